@@ -1,0 +1,1 @@
+"""The "decides" side: prepared-graph scheduling as a pure state machine."""

@@ -1,0 +1,164 @@
+"""What comes out of the scheduler: a plan with its lanes, its score and what it was chosen over."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+from scheduler.records import RequestHandle
+from scheduler.shapes import GraphShape
+
+
+class Reason(enum.Enum):
+    """Why a plan was submitted. Values are the names used in SQL, HTTP, spans and metrics."""
+
+    ORDINARY = "ordinary"
+    DISCOVERY = "discovery"
+    TIMING_REFRESH = "timing_refresh"
+    ACCEPTANCE_LEARNING = "acceptance_learning"
+    SOLO_PREFILL = "solo_prefill"
+
+
+class ScoreKind(enum.Enum):
+    """RATE: value per millisecond of a known duration. WORK: undivided value, the duration being unknown."""
+
+    RATE = "rate"
+    WORK = "work"
+
+
+class Role(enum.Enum):
+    """What a lane does in its graph."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class CostState(enum.Enum):
+    """What is known about a graph's duration (S6)."""
+
+    UNKNOWN = "unknown"
+    FRESH = "fresh"
+    STALE = "stale"
+
+
+class BarredBy(enum.Enum):
+    """Why a recorded runner-up could not have been submitted; NONE when it simply scored lower."""
+
+    NONE = "none"
+    PRUNED = "pruned"
+    UNMEASURED = "unmeasured"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlanParts:
+    """The score's parts, in prompt-token units, multiplied by the decision's common scale.
+
+    value_rate = (token_value + delivery_value + age_relief + terminal_relief) / horizon_ms - wait_cost
+    when the duration is known; otherwise horizon_ms is None and the score is the undivided sum.
+    """
+
+    token_value: float
+    delivery_value: float
+    age_relief: float
+    terminal_relief: float
+    wait_cost: float
+    horizon_ms: float | None
+
+    @property
+    def work(self) -> float:
+        """The undivided sum of the four values."""
+        return self.token_value + self.delivery_value + self.age_relief + self.terminal_relief
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlanLane:
+    """One request's share of a plan. Prices and values carry the decision's common scale; times do not.
+
+    `query_length`: token rows used. `ceiling`: the most output tokens that this lane may commit.
+    `prompt_tokens`: prompt tokens consumed. `expected_tokens`: expected output tokens.
+    """
+
+    handle: RequestHandle
+    request_id: str
+    role: Role
+    query_length: int
+    ceiling: int
+    prompt_tokens: int
+    expected_tokens: float
+    token_price: float
+    delivery_price: float
+    age_ms: float
+    sigma_ms: float
+    value: float
+    terminal_value: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Alternative:
+    """A candidate that was scored beside the winner. `rank` counts from 1; `score` is its rate or its work."""
+
+    rank: int
+    shape: GraphShape
+    score_kind: ScoreKind
+    score: float
+    parts: PlanParts
+    active_rows: int
+    request_ids: tuple[str, ...]
+    selected_cost_ns: int
+    cost_state: CostState
+    barred_by: BarredBy
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LedgerBalances:
+    """Exploration ledgers in ms, before this plan's own charge. Zero until the ledgers exist (S7, S8).
+
+    `discovery_ms` is real: device time spent so far on graphs that had no estimate.
+    """
+
+    timing_credit_ms: float = 0.0
+    timing_spent_ms: float = 0.0
+    timing_ordinary_ms: float = 0.0
+    acceptance_credit_ms: float = 0.0
+    acceptance_spent_ms: float = 0.0
+    acceptance_ordinary_ms: float = 0.0
+    discovery_ms: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScheduledPlan:
+    """One decision: which prepared graph to run, for whom, and why.
+
+    `selected_cost_ns` is the estimate that the decision used, 0 when unknown. `observation_age_ns` is the age of
+    its last valid observation, None when there is none. `margin` is (score - runner-up's score) / |score| among
+    candidates of the same score kind, None when there was no other.
+    """
+
+    shape: GraphShape
+    lanes: tuple[PlanLane, ...]
+    reason: Reason
+    score_kind: ScoreKind
+    score: float
+    log_scale: float
+    parts: PlanParts
+    selected_cost_ns: int
+    observation_age_ns: int | None
+    cost_state: CostState
+    exploration_credit_ns: int
+    ledgers: LedgerBalances
+    alternatives: tuple[Alternative, ...]
+    margin: float | None
+    candidates: int
+    active_decoders: int
+    logical_rows: int
+    planned_ns: int
+    epoch: int
+    following: GraphShape | None = None
+
+    def selection_value_rate(self) -> float:
+        """The scaled score: value per ms, or undivided value where score_kind is WORK."""
+        return self.score
+
+    def selection_log_scale(self) -> float:
+        """The natural logarithm of the common factor on every value of this decision."""
+        return self.log_scale

@@ -1,0 +1,216 @@
+"""Policy preferences (S11): the coefficients, their meaning, and the presets."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from scheduler.errors import InvalidPolicy
+
+NEWCOMER_MEMORIES = ("deprived", "decode", "phase", "fair_share")
+PREFILL_CHUNKINGS = ("measured",)
+
+CoefficientValue = float | int | str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Coefficient:
+    """What an operator needs to know about one coefficient.
+
+    `minimum_excluded`: the value must be above 0, not just at least 0. `choices` is set for textual ones.
+    """
+
+    name: str
+    meaning: str
+    raising: str
+    unit: str
+    default: CoefficientValue
+    minimum_excluded: bool = False
+    integer: bool = False
+    choices: tuple[str, ...] = ()
+
+    @property
+    def allowed(self) -> str:
+        """The allowed values in words, for error messages and forms."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        number = "a whole number" if self.integer else "a finite number"
+        return f"{number} above 0" if self.minimum_excluded else f"{number}, 0 or more"
+
+    def problem(self, value: object) -> str | None:
+        """What is wrong with `value`, or None."""
+        if self.choices:
+            return None if value in self.choices and isinstance(value, str) else f"must be {self.allowed}, not {value!r}"
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return f"must be {self.allowed}, not {value!r}"
+        try:
+            number = float(value)
+        except OverflowError:
+            return f"must be {self.allowed}, and fit a 64-bit float"
+        if not math.isfinite(number) or number < 0 or (self.minimum_excluded and number == 0):
+            return f"must be {self.allowed}, not {value!r}"
+        if self.integer and (number != int(number) or number >= 2**63):
+            return f"must be {self.allowed} below 2**63, not {value!r}"
+        return None
+
+
+COEFFICIENTS: tuple[Coefficient, ...] = (
+    Coefficient(
+        "output_token_value",
+        "What one committed output token is worth, beside 1 for one prompt token.",
+        "Decoding wins over prefilling more often; first tokens of new requests wait longer.",
+        "prompt tokens",
+        64.0,
+    ),
+    Coefficient(
+        "token_fairness",
+        "Weight of each request's token rate: the price of a token grows with the time a request has gone without.",
+        "Requests that were served little are served sooner; total throughput can fall.",
+        "value/ms",
+        16.0,
+    ),
+    Coefficient(
+        "delivery_fairness",
+        "Weight of each stream's delivery rate: one delivery is one visible burst, whatever its length.",
+        "Streams advance in step; large batches are preferred over long bursts.",
+        "value/ms",
+        4.0,
+    ),
+    Coefficient(
+        "decode_age_price",
+        "Price of the time since a stream's last visible output.",
+        "Gaps between tokens shrink; long prefills are put off or cut smaller.",
+        "value/ms²",
+        0.1,
+    ),
+    Coefficient(
+        "terminal_value",
+        "What retiring one finished request's state is worth.",
+        "Finished requests free their resources sooner.",
+        "prompt tokens",
+        256.0,
+    ),
+    Coefficient(
+        "terminal_age_price",
+        "Price of the time that a finished request waits to be retired.",
+        "Retirement is put off less while other work is plentiful.",
+        "value/ms²",
+        1.0,
+    ),
+    Coefficient(
+        "adaptation_ms",
+        "Time over which service prices follow the service that was really given.",
+        "Prices move more slowly; fairness is kept over longer stretches.",
+        "ms",
+        100.0,
+        minimum_excluded=True,
+    ),
+    Coefficient(
+        "estimate_ttl_ns",
+        "How long a measured graph duration counts as fresh.",
+        "Old measurements are trusted longer and re-measured less.",
+        "ns",
+        30_000_000_000,
+        minimum_excluded=True,
+        integer=True,
+    ),
+    Coefficient(
+        "adaptive_verification_alpha",
+        "Exponent on the estimated chance that a draft prefix is accepted.",
+        "Longer drafts look less promising, so speculation is used more carefully.",
+        "1",
+        1.0,
+        minimum_excluded=True,
+    ),
+    Coefficient(
+        "prefill_chunking",
+        "How a prompt is cut into graphs when nothing else competes.",
+        "measured: by measured durations.",
+        "name",
+        "measured",
+        choices=PREFILL_CHUNKINGS,
+    ),
+    Coefficient(
+        "newcomer_memory",
+        "Which service history a new request starts with, and so its first price.",
+        "deprived: like the longest-waiting resident; decode: like a lone decoder; phase: like its own phase alone; "
+        "fair_share: like one of the residents, sharing equally.",
+        "name",
+        "deprived",
+        choices=NEWCOMER_MEMORIES,
+    ),
+)
+COEFFICIENT_BY_NAME: Mapping[str, Coefficient] = {c.name: c for c in COEFFICIENTS}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PolicyConfig:
+    """One set of preferences. Numbers are finite and at least 0; alpha, adaptation_ms and ttl are above 0.
+
+    Raises InvalidPolicy naming every bad coefficient. Units: see COEFFICIENTS.
+    """
+
+    output_token_value: float = 64.0
+    token_fairness: float = 16.0
+    delivery_fairness: float = 4.0
+    decode_age_price: float = 0.1
+    terminal_value: float = 256.0
+    terminal_age_price: float = 1.0
+    adaptation_ms: float = 100.0
+    estimate_ttl_ns: int = 30_000_000_000
+    adaptive_verification_alpha: float = 1.0
+    prefill_chunking: str = "measured"
+    newcomer_memory: str = "deprived"
+
+    def __post_init__(self) -> None:
+        problems = {}
+        for coefficient in COEFFICIENTS:
+            value = getattr(self, coefficient.name)
+            why = coefficient.problem(value)
+            if why is not None:
+                problems[coefficient.name] = why
+            elif not coefficient.choices:
+                object.__setattr__(self, coefficient.name, int(value) if coefficient.integer else float(value))
+        if problems:
+            raise InvalidPolicy(problems)
+
+    @classmethod
+    def balanced(cls) -> PolicyConfig:
+        """The defaults."""
+        return cls()
+
+    @classmethod
+    def throughput(cls) -> PolicyConfig:
+        """Token throughput first: delivery fairness and the decode age price are 0 (S11)."""
+        return cls(delivery_fairness=0.0, decode_age_price=0.0)
+
+    @classmethod
+    def preset(cls, name: str) -> PolicyConfig:
+        """The preset called `name`; raises InvalidPolicy when there is none."""
+        if name not in PRESETS:
+            raise InvalidPolicy({"preset": f"must be one of {', '.join(sorted(PRESETS))}, not {name!r}"})
+        return PRESETS[name]
+
+    def merged(self, changes: Mapping[str, Any]) -> PolicyConfig:
+        """This policy with `changes`; raises InvalidPolicy naming every unknown or bad coefficient at once."""
+        problems = {
+            name: f"no such coefficient; the coefficients are {', '.join(COEFFICIENT_BY_NAME)}"
+            for name in changes
+            if name not in COEFFICIENT_BY_NAME
+        }
+        for name, value in changes.items():
+            why = COEFFICIENT_BY_NAME[name].problem(value) if name in COEFFICIENT_BY_NAME else None
+            if why is not None:
+                problems[name] = why
+        if problems:
+            raise InvalidPolicy(problems)
+        return dataclasses.replace(self, **changes)
+
+    def as_dict(self) -> dict[str, CoefficientValue]:
+        """Coefficient name to value, in the order of COEFFICIENTS."""
+        return {c.name: getattr(self, c.name) for c in COEFFICIENTS}
+
+
+PRESETS: Mapping[str, PolicyConfig] = {"balanced": PolicyConfig.balanced(), "throughput": PolicyConfig.throughput()}

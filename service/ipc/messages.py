@@ -1,0 +1,129 @@
+"""Messages between the service process and the engine process, over ZeroMQ as msgspec msgpack.
+
+The engine binds a ROUTER socket; each service worker connects a DEALER. One ZeroMQ frame holds one message
+(service to engine) or one `Events` message (engine to service, at most one per worker iteration and client).
+Times named `_ns` are CLOCK_MONOTONIC, which all processes of one host share.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Hello(msgspec.Struct, tag="hello", frozen=True):
+    """First message of a service worker; the engine answers with EngineReady. Sent again after a reconnect."""
+
+    worker: str
+
+
+class Sampling(msgspec.Struct, frozen=True):
+    """How tokens are drawn. temperature 0 is greedy; top_p 1 keeps the whole vocabulary."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    seed: int | None = None
+
+
+class Submit(msgspec.Struct, tag="submit", frozen=True):
+    """One request, already tokenized and checked against the context length.
+
+    `stop_token_ids` end the answer and are not published. `host_stop` says that the service looks for stop
+    strings and may cancel with reason "stop". `arrived_ns`: when the HTTP request arrived. `tokenize_ns`: how
+    long tokenizing took. `traceparent`: the caller's W3C header, checked for form.
+    """
+
+    request_id: str
+    model: str
+    prompt_token_ids: list[int]
+    max_output_tokens: int
+    sampling: Sampling
+    stop_token_ids: list[int]
+    host_stop: bool
+    arrived_ns: int
+    tokenize_ns: int
+    traceparent: str | None = None
+
+
+class Cancel(msgspec.Struct, tag="cancel", frozen=True):
+    """Ends a request. reason: "abort" (client gone) or "stop" (stop string found; counts as success)."""
+
+    request_id: str
+    reason: str
+
+
+class ConfigurePolicy(msgspec.Struct, tag="configure_policy", frozen=True):
+    """Use these coefficients from the next plan on. Answered with PolicyAcknowledged."""
+
+    version: int
+    coefficients: dict[str, float | int | str]
+
+
+ToEngine = Hello | Submit | Cancel | ConfigurePolicy
+
+
+class EngineReady(msgspec.Struct, tag="engine_ready", frozen=True):
+    """The engine's identity and limits."""
+
+    run_id: str
+    pid: int
+    policy_version: int
+    context_tokens: int
+    kv_pages: int
+    page_tokens: int
+    vocab_size: int
+
+
+class Accepted(msgspec.Struct, tag="accepted", frozen=True):
+    """The engine has the request in its queue and in the journal's next write."""
+
+    request_id: str
+
+
+class Tokens(msgspec.Struct, tag="tokens", frozen=True):
+    """Committed tokens of one request from one graph; stop tokens are left out.
+
+    `finish_reason` is set on the request's last message ("stop", "length", "abort" or "error"); `error` explains
+    "error" and an "abort" by the server. `prompt_tokens` and `output_tokens` are the request's totals so far;
+    output_tokens counts a stop token too.
+    """
+
+    request_id: str
+    token_ids: list[int]
+    prompt_tokens: int
+    output_tokens: int
+    finish_reason: str | None = None
+    error: str | None = None
+
+
+class Refused(msgspec.Struct, tag="refused", frozen=True):
+    """A request that the engine could not take. code: "too_long", "duplicate", "stopping", "queue_full"."""
+
+    request_id: str
+    code: str
+    message: str
+
+
+class PolicyAcknowledged(msgspec.Struct, tag="policy_acknowledged", frozen=True):
+    """A ConfigurePolicy took effect after `fence` (the last committed one), or failed with `error`."""
+
+    version: int
+    fence: int
+    error: str | None = None
+
+
+class EngineStopping(msgspec.Struct, tag="engine_stopping", frozen=True):
+    """The engine accepts nothing more; open requests receive their last Tokens message."""
+
+
+Event = EngineReady | Accepted | Tokens | Refused | PolicyAcknowledged | EngineStopping
+
+
+class Events(msgspec.Struct, frozen=True):
+    """Everything that one worker iteration has for one service worker, in order."""
+
+    items: list[Event]
+
+
+to_engine_decoder = msgspec.msgpack.Decoder(ToEngine)
+events_decoder = msgspec.msgpack.Decoder(Events)
+encode = msgspec.msgpack.encode

@@ -1,0 +1,234 @@
+"""Journal records: what the engine writes down and the recorder turns into rows, spans and counters.
+
+One frame of the journal holds the msgpack encoding of `list[Record]`: everything that one worker iteration
+decided. Times named `_ns` are CLOCK_MONOTONIC; a run's RunStarted gives the wall time that belongs to one of
+them, so a wall clock that steps during a run changes nothing. Fields are only ever added, at the end and with a
+default: structs are encoded as arrays.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ShapeRecord(msgspec.Struct, array_like=True, frozen=True):
+    """A GraphShape by value; kind and allocation by name."""
+
+    kind: str
+    batch_capacity: int
+    draft_depth: int
+    target_width: int
+    target_rows: int
+    prefill_capacity: int
+    speculation_enabled: bool
+    allocation: str
+
+
+class RunStarted(msgspec.Struct, tag="run", array_like=True, frozen=True):
+    """An engine run begins. `wall_ns` (UTC, since the epoch) and `monotonic_ns` were read together."""
+
+    run_id: str
+    wall_ns: int
+    monotonic_ns: int
+    host: str
+    version: str
+    model: str
+    device: str
+    catalog_digest: str
+    settings: dict[str, str | int | float | bool | None]
+    shapes: list[ShapeRecord]
+    policy_version: int
+
+
+class RunEnded(msgspec.Struct, tag="end", array_like=True, frozen=True):
+    """The run ended in order. reason: "stopped" or "failed: …"."""
+
+    ended_ns: int
+    reason: str
+
+
+class PolicyApplied(msgspec.Struct, tag="policy", array_like=True, frozen=True):
+    """The policy version took effect after `fence`. The first record of a run's version has fence 0."""
+
+    version: int
+    fence: int
+    applied_ns: int
+    coefficients: dict[str, float | int | str]
+
+
+class RequestArrived(msgspec.Struct, tag="arrive", array_like=True, frozen=True):
+    """A request reached the engine. `arrived_ns` is its HTTP arrival, before `tokenize_ns` of tokenizing."""
+
+    request_id: str
+    model: str
+    arrived_ns: int
+    tokenize_ns: int
+    prompt_tokens: int
+    max_tokens: int
+    prefix_key: str | None
+    trace_id: str | None
+    parent_span_id: str | None
+
+
+class RequestAdmitted(msgspec.Struct, tag="admit", array_like=True, frozen=True):
+    """The scheduler holds the request from now on."""
+
+    request_id: str
+    slot: int
+    generation: int
+    admitted_ns: int
+    cached_tokens: int
+
+
+class RequestFinished(msgspec.Struct, tag="finish", array_like=True, frozen=True):
+    """The request's one terminal state. finish_reason: stop, length, abort or error.
+
+    Phases in ns: queue (engine arrival to the commit of its first graph), prefill (to its first output),
+    decode (to its last output), publish (to the hand-over of the last message). With tokenize_ns and the hop
+    from the service, which counts as queue, they add up to finished_ns - arrived_ns.
+    """
+
+    request_id: str
+    finish_reason: str
+    error: str | None
+    first_output_ns: int | None
+    finished_ns: int
+    output_tokens: int
+    queue_ns: int
+    prefill_ns: int
+    decode_ns: int
+    publish_ns: int
+    preemptions: int = 0
+
+
+class LaneRecord(msgspec.Struct, array_like=True, frozen=True):
+    """One lane at commit. Prices and values carry the plan's common scale; ages and sigma are ms."""
+
+    request_id: str
+    slot: int
+    generation: int
+    role: str
+    prompt_tokens: int
+    query_length: int
+    ceiling: int
+    proposal_source: str | None
+    token_price: float
+    delivery_price: float
+    age_ms: float
+    sigma_ms: float
+    expected_tokens: float
+    terminal_value: float
+    lane_value: float
+    offered_tokens: int = 0
+
+
+class PartsRecord(msgspec.Struct, array_like=True, frozen=True):
+    """PlanParts by value."""
+
+    token_value: float
+    delivery_value: float
+    age_relief: float
+    terminal_relief: float
+    wait_cost: float
+    horizon_ms: float | None
+
+
+class AlternativeRecord(msgspec.Struct, array_like=True, frozen=True):
+    """A runner-up; `score` is its value rate, or its work where score_kind is "work"."""
+
+    rank: int
+    shape: ShapeRecord
+    score_kind: str
+    score: float
+    parts: PartsRecord
+    log_scale: float
+    following_shape: str | None
+    following_kind: str | None
+    active_rows: int
+    request_ids: list[str]
+    selected_cost_ns: int
+    cost_state: str
+    barred_by: str
+
+
+class PlanCommitted(msgspec.Struct, tag="plan", array_like=True, frozen=True):
+    """A plan was committed at `fence`. Ledgers in ms, before this plan's own charge."""
+
+    fence: int
+    committed_ns: int
+    shape: ShapeRecord
+    reason: str
+    score_kind: str
+    score: float
+    log_scale: float
+    parts: PartsRecord
+    selected_cost_ns: int
+    observation_age_ns: int | None
+    cost_state: str
+    active_decoders: int
+    logical_rows: int
+    margin: float | None
+    candidates: int
+    exploration_credit_ms: float
+    timing_credit_ms: float
+    timing_spent_ms: float
+    timing_ordinary_ms: float
+    acceptance_credit_ms: float
+    acceptance_spent_ms: float
+    acceptance_ordinary_ms: float
+    discovery_ms: float
+    queue_depth: int
+    frame_slot: int
+    policy_version: int
+    plan_us: float
+    following_kind: str | None
+    following_shape: str | None
+    lanes: list[LaneRecord]
+    alternatives: list[AlternativeRecord]
+
+
+class LaneOutcome(msgspec.Struct, array_like=True, frozen=True):
+    """What lane number `lane` of a completed plan did. `committed_tokens` are output tokens."""
+
+    lane: int
+    consumed_prompt_tokens: int
+    committed_tokens: int
+    accepted_tokens: int
+
+
+class PlanCompleted(msgspec.Struct, tag="done", array_like=True, frozen=True):
+    """The plan's end. outcome: completed, failed or abandoned. `estimate_ns`: the graph's estimate afterwards."""
+
+    fence: int
+    started_ns: int
+    completed_ns: int
+    outcome: str
+    device_ns: int
+    wall_ns: int
+    exposed_delivery_ns: int
+    estimate_ns: int
+    lanes: list[LaneOutcome]
+
+
+class OutputPublished(msgspec.Struct, tag="publish", array_like=True, frozen=True):
+    """Visible output of `fence` was handed to the service for these lane numbers."""
+
+    fence: int
+    published_ns: int
+    lanes: list[int]
+
+
+Record = (
+    RunStarted
+    | RunEnded
+    | PolicyApplied
+    | RequestArrived
+    | RequestAdmitted
+    | RequestFinished
+    | PlanCommitted
+    | PlanCompleted
+    | OutputPublished
+)
+
+encoder = msgspec.msgpack.Encoder()
+decoder = msgspec.msgpack.Decoder(list[Record])

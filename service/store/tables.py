@@ -1,0 +1,232 @@
+"""The trace store's tables. Column names are a contract with people's queries; migrations create the tables.
+
+Enumerations are lower_snake text. `_ns` columns are monotonic, `_at` columns are UTC wall times.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from scheduler.policy import COEFFICIENTS
+from service.store.types import BIG, JSON, UtcDateTime
+
+metadata = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _shape_columns() -> list[sa.Column[object]]:
+    return [
+        sa.Column("kind", sa.Text, nullable=False),
+        sa.Column("batch_capacity", sa.Integer, nullable=False),
+        sa.Column("draft_depth", sa.Integer, nullable=False),
+        sa.Column("target_width", sa.Integer, nullable=False),
+        sa.Column("target_rows", sa.Integer, nullable=False),
+        sa.Column("prefill_capacity", sa.Integer, nullable=False),
+        sa.Column("speculation_enabled", sa.Boolean, nullable=False),
+        sa.Column("allocation", sa.Text, nullable=False),
+    ]
+
+
+def _score_columns() -> list[sa.Column[object]]:
+    return [
+        sa.Column("score_kind", sa.Text, nullable=False),
+        sa.Column("value_rate", sa.Float, nullable=False),
+        sa.Column("log_scale", sa.Float, nullable=False),
+        sa.Column("token_value", sa.Float, nullable=False),
+        sa.Column("delivery_value", sa.Float, nullable=False),
+        sa.Column("age_relief", sa.Float, nullable=False),
+        sa.Column("terminal_relief", sa.Float, nullable=False),
+        sa.Column("wait_cost", sa.Float, nullable=False),
+        sa.Column("score_horizon_ms", sa.Float),
+        sa.Column("following_kind", sa.Text),
+        sa.Column("following_shape", sa.Text),
+    ]
+
+
+def _coefficient_column(name: str, default: object) -> sa.Column[object]:
+    if isinstance(default, str):
+        return sa.Column(name, sa.Text, nullable=False)
+    return sa.Column(name, BIG if isinstance(default, int) else sa.Float, nullable=False)
+
+
+engine_runs = sa.Table(
+    "engine_runs",
+    metadata,
+    sa.Column("run_id", sa.Text, primary_key=True),
+    sa.Column("started_at", UtcDateTime, nullable=False, index=True),
+    sa.Column("ended_at", UtcDateTime),
+    sa.Column("end_reason", sa.Text),
+    sa.Column("host", sa.Text, nullable=False),
+    sa.Column("version", sa.Text, nullable=False),
+    sa.Column("model", sa.Text, nullable=False),
+    sa.Column("device", sa.Text, nullable=False),
+    sa.Column("catalog_digest", sa.Text, nullable=False),
+    sa.Column("settings", JSON, nullable=False),
+    sa.Column("started_wall_ns", BIG, nullable=False),
+    sa.Column("started_monotonic_ns", BIG, nullable=False),
+)
+
+policy_versions = sa.Table(
+    "policy_versions",
+    metadata,
+    sa.Column("version", BIG, primary_key=True, autoincrement=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("applied_at", UtcDateTime),
+    sa.Column("state", sa.Text, nullable=False),  # pending, applied, refused
+    sa.Column("actor", sa.Text, nullable=False),
+    sa.Column("note", sa.Text, nullable=False),
+    sa.Column("parent_version", BIG),
+    sa.Column("preset", sa.Text),
+    *[_coefficient_column(c.name, c.default) for c in COEFFICIENTS],
+)
+
+policy_applications = sa.Table(
+    "policy_applications",
+    metadata,
+    sa.Column("version", BIG, primary_key=True),
+    sa.Column("run_id", sa.Text, primary_key=True),
+    sa.Column("fence", BIG, primary_key=True),
+    sa.Column("applied_at", UtcDateTime, nullable=False),
+)
+
+requests = sa.Table(
+    "requests",
+    metadata,
+    sa.Column("run_id", sa.Text, primary_key=True),
+    sa.Column("request_id", sa.Text, primary_key=True),
+    sa.Column("model", sa.Text, nullable=False),
+    sa.Column("arrived_at", UtcDateTime, nullable=False, index=True),
+    sa.Column("admitted_at", UtcDateTime),
+    sa.Column("first_output_at", UtcDateTime),
+    sa.Column("finished_at", UtcDateTime),
+    sa.Column("prompt_tokens", BIG, nullable=False),
+    sa.Column("cached_tokens", BIG, nullable=False, server_default="0"),
+    sa.Column("output_tokens", BIG, nullable=False, server_default="0"),
+    sa.Column("max_tokens", BIG, nullable=False),
+    sa.Column("finish_reason", sa.Text),
+    sa.Column("error", sa.Text),
+    sa.Column("preemptions", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("queue_ms", sa.Float),
+    sa.Column("tokenize_ms", sa.Float),
+    sa.Column("prefill_ms", sa.Float),
+    sa.Column("decode_ms", sa.Float),
+    sa.Column("publish_ms", sa.Float),
+    sa.Column("trace_id", sa.Text),
+    sa.Column("prefix_key", sa.Text),
+)
+
+plans = sa.Table(
+    "plans",
+    metadata,
+    sa.Column("run_id", sa.Text, primary_key=True),
+    sa.Column("fence", BIG, primary_key=True),
+    sa.Column("committed_at", UtcDateTime, nullable=False, index=True),
+    sa.Column("committed_ns", BIG, nullable=False),
+    *_shape_columns(),
+    sa.Column("reason", sa.Text, nullable=False),
+    *_score_columns(),
+    sa.Column("active_rows", sa.Integer, nullable=False),
+    sa.Column("active_decoders", sa.Integer, nullable=False),
+    sa.Column("logical_rows", BIG, nullable=False),
+    sa.Column("selected_cost_ms", sa.Float, nullable=False),
+    sa.Column("observation_age_ms", sa.Float),
+    sa.Column("cost_state", sa.Text, nullable=False),
+    sa.Column("margin", sa.Float),
+    sa.Column("candidates", sa.Integer, nullable=False),
+    sa.Column("exploration_credit_ms", sa.Float, nullable=False),
+    sa.Column("timing_credit_ms", sa.Float, nullable=False),
+    sa.Column("timing_spent_ms", sa.Float, nullable=False),
+    sa.Column("acceptance_credit_ms", sa.Float, nullable=False),
+    sa.Column("acceptance_spent_ms", sa.Float, nullable=False),
+    sa.Column("timing_ordinary_ms", sa.Float, nullable=False),
+    sa.Column("acceptance_ordinary_ms", sa.Float, nullable=False),
+    sa.Column("discovery_ms", sa.Float, nullable=False),
+    sa.Column("queue_depth", sa.Integer, nullable=False),
+    sa.Column("frame_slot", sa.Integer, nullable=False),
+    sa.Column("policy_version", BIG, nullable=False, index=True),
+    sa.Column("plan_us", sa.Float, nullable=False),
+    sa.Column("started_ns", BIG),
+    sa.Column("completed_at", UtcDateTime),
+    sa.Column("completed_ns", BIG),
+    sa.Column("outcome", sa.Text, nullable=False),  # in_flight, completed, failed, abandoned, lost
+    sa.Column("device_ms", sa.Float),
+    sa.Column("wall_ms", sa.Float),
+    sa.Column("exposed_delivery_ms", sa.Float),
+    sa.Column("prompt_tokens", BIG, nullable=False),
+    sa.Column("output_tokens", BIG, nullable=False),
+    sa.Column("offered_tokens", BIG, nullable=False),
+    sa.Column("draft_tokens", BIG, nullable=False),
+    sa.Column("accepted_tokens", BIG, nullable=False),
+    sa.Column("deliveries", sa.Integer, nullable=False),
+)
+sa.Index("ix_plans_outcome_open", plans.c.run_id, plans.c.outcome)
+
+plan_lanes = sa.Table(
+    "plan_lanes",
+    metadata,
+    sa.Column("run_id", sa.Text, primary_key=True),
+    sa.Column("fence", BIG, primary_key=True),
+    sa.Column("lane", sa.Integer, primary_key=True),
+    sa.Column("request_id", sa.Text, nullable=False),
+    sa.Column("generation", BIG, nullable=False),
+    sa.Column("role", sa.Text, nullable=False),
+    sa.Column("prompt_tokens", BIG, nullable=False),
+    sa.Column("query_length", BIG, nullable=False),
+    sa.Column("ceiling", BIG, nullable=False),
+    sa.Column("proposal_source", sa.Text),
+    sa.Column("token_price", sa.Float, nullable=False),
+    sa.Column("delivery_price", sa.Float, nullable=False),
+    sa.Column("age_ms", sa.Float, nullable=False),
+    sa.Column("sigma_ms", sa.Float, nullable=False),
+    sa.Column("expected_tokens", sa.Float, nullable=False),
+    sa.Column("terminal_value", sa.Float, nullable=False),
+    sa.Column("lane_value", sa.Float, nullable=False),
+    sa.Column("offered_tokens", BIG, nullable=False),
+    sa.Column("committed_tokens", BIG, nullable=False),
+    sa.Column("accepted_tokens", BIG, nullable=False),
+    sa.Column("delivered", sa.Boolean, nullable=False),
+    sa.Column("published_ns", BIG),
+    sa.Index("ix_plan_lanes_run_id_request_id", "run_id", "request_id"),
+)
+
+plan_alternatives = sa.Table(
+    "plan_alternatives",
+    metadata,
+    sa.Column("run_id", sa.Text, primary_key=True),
+    sa.Column("fence", BIG, primary_key=True),
+    sa.Column("rank", sa.Integer, primary_key=True),
+    *_shape_columns(),
+    *_score_columns(),
+    sa.Column("active_rows", sa.Integer, nullable=False),
+    sa.Column("request_ids", JSON, nullable=False),
+    sa.Column("selected_cost_ms", sa.Float, nullable=False),
+    sa.Column("cost_state", sa.Text, nullable=False),
+    sa.Column("barred_by", sa.Text, nullable=False),
+)
+
+trace_gaps = sa.Table(
+    "trace_gaps",
+    metadata,
+    sa.Column("id", BIG, primary_key=True, autoincrement=True),
+    sa.Column("run_id", sa.Text),
+    sa.Column("from_fence", BIG),
+    sa.Column("to_fence", BIG),
+    sa.Column("noticed_at", UtcDateTime, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+)
+
+journal_offsets = sa.Table(
+    "journal_offsets",
+    metadata,
+    sa.Column("journal_id", sa.Text, primary_key=True),
+    sa.Column("sink", sa.Text, primary_key=True),
+    sa.Column("segment", BIG, nullable=False),
+    sa.Column("offset", BIG, nullable=False),
+    sa.Column("run_id", sa.Text),
+    sa.Column("updated_at", UtcDateTime, nullable=False),
+)
