@@ -42,7 +42,9 @@ class Coefficient:
     def problem(self, value: object) -> str | None:
         """What is wrong with `value`, or None."""
         if self.choices:
-            return None if value in self.choices and isinstance(value, str) else f"must be {self.allowed}, not {value!r}"
+            return (
+                None if value in self.choices and isinstance(value, str) else f"must be {self.allowed}, not {value!r}"
+            )
         if isinstance(value, bool) or not isinstance(value, int | float):
             return f"must be {self.allowed}, not {value!r}"
         try:
