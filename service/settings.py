@@ -6,13 +6,17 @@ documentation and the tests are made from it.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pathlib
+import tempfile
 from collections.abc import Mapping
 
 import msgspec
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
+SOCKET_PATH_BYTES = 107  # sockaddr_un holds 108 with the closing NUL
+SUPERVISOR_PID = "HELIOS_SUPERVISOR_PID"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +55,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return pathlib.Path(self.data_dir) / "journal"
 
     @property
+    def socket_dir(self) -> pathlib.Path:
+        """Where the engine's socket lies: run_dir, or a short private folder when that path exceeds 107 bytes."""
+        if len(os.fsencode(self.run_dir / "engine.sock")) <= SOCKET_PATH_BYTES:
+            return self.run_dir
+        digest = hashlib.sha256(os.fsencode(self.data_dir)).hexdigest()[:16]
+        for base in (pathlib.Path(tempfile.gettempdir()), pathlib.Path("/tmp")):  # noqa: S108 (mode 0700, owner checked)
+            folder = base / f"helios-{os.getuid()}-{digest}"
+            if len(os.fsencode(folder / "engine.sock")) <= SOCKET_PATH_BYTES:
+                break
+        return folder
+
+    @property
+    def engine_endpoint(self) -> str:
+        """The engine's ZeroMQ endpoint, the same for every process of this data directory."""
+        return f"ipc://{self.socket_dir / 'engine.sock'}"
+
+    @property
     def engine_metrics_path(self) -> pathlib.Path:
         """The engine's shared-memory counters."""
         return self.run_dir / "engine.metrics"
@@ -85,3 +106,9 @@ def default_threads() -> int:
     """Math threads for CPU programs: all cores but one, which the loop, HTTP and the recorder share."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     return max(1, available - 1)
+
+
+def supervisor_pid(environment: Mapping[str, str] | None = None) -> int | None:
+    """The supervisor that started this process, or None when it was started by hand."""
+    text = (os.environ if environment is None else environment).get(SUPERVISOR_PID, "")
+    return int(text) if text.isascii() and text.isdigit() else None
