@@ -87,7 +87,7 @@ def install_stop_handler(callback: Callable[[], None], deadline_s: float) -> Non
     deadline = _Deadline(deadline_s)
     called = False
 
-    def handle(signum: int, frame: FrameType | None) -> None:
+    def handle(_signum: int, _frame: FrameType | None) -> None:
         nonlocal called
         deadline.start()
         if not called:

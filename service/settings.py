@@ -60,7 +60,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if len(os.fsencode(self.run_dir / "engine.sock")) <= SOCKET_PATH_BYTES:
             return self.run_dir
         digest = hashlib.sha256(os.fsencode(self.data_dir)).hexdigest()[:16]
-        for base in (pathlib.Path(tempfile.gettempdir()), pathlib.Path("/tmp")):  # noqa: S108 (mode 0700, owner checked)
+        for base in (pathlib.Path(tempfile.gettempdir()), pathlib.Path("/tmp")):
             folder = base / f"helios-{os.getuid()}-{digest}"
             if len(os.fsencode(folder / "engine.sock")) <= SOCKET_PATH_BYTES:
                 break
