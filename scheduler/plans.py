@@ -131,7 +131,8 @@ class ScheduledPlan:
 
     `selected_cost_ns` is the estimate that the decision used, 0 when unknown. `observation_age_ns` is the age of
     its last valid observation, None when there is none. `margin` is (score - runner-up's score) / |score| among
-    candidates of the same score kind, None when there was no other.
+    candidates of the same score kind, None when there was no other. `lane_epochs` are the lanes' request epochs;
+    commit refuses the plan when one has moved on.
     """
 
     shape: GraphShape
@@ -152,7 +153,7 @@ class ScheduledPlan:
     active_decoders: int
     logical_rows: int
     planned_ns: int
-    epoch: int
+    lane_epochs: tuple[int, ...]
     following: GraphShape | None = None
 
     def selection_value_rate(self) -> float:
