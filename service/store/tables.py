@@ -227,6 +227,7 @@ journal_offsets = sa.Table(
     sa.Column("sink", sa.Text, primary_key=True),
     sa.Column("segment", BIG, nullable=False),
     sa.Column("offset", BIG, nullable=False),
+    sa.Column("sequence", BIG, nullable=False, server_default="0"),  # records of the journal before this place
     sa.Column("run_id", sa.Text),
     sa.Column("updated_at", UtcDateTime, nullable=False),
 )
