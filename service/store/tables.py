@@ -85,6 +85,17 @@ policy_versions = sa.Table(
     *[_coefficient_column(c.name, c.default) for c in COEFFICIENTS],
 )
 
+policy_attempts = sa.Table(
+    "policy_attempts",
+    metadata,
+    sa.Column("id", BIG, primary_key=True, autoincrement=True),
+    sa.Column("at", UtcDateTime, nullable=False, index=True),
+    sa.Column("actor", sa.Text, nullable=False),
+    sa.Column("outcome", sa.Text, nullable=False),  # applied, unchanged, invalid, stale, pending, refused
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("request", JSON, nullable=False),
+)
+
 policy_applications = sa.Table(
     "policy_applications",
     metadata,
@@ -100,7 +111,7 @@ requests = sa.Table(
     sa.Column("run_id", sa.Text, primary_key=True),
     sa.Column("request_id", sa.Text, primary_key=True),
     sa.Column("model", sa.Text, nullable=False),
-    sa.Column("arrived_at", UtcDateTime, nullable=False, index=True),
+    sa.Column("arrived_at", UtcDateTime, nullable=False),
     sa.Column("admitted_at", UtcDateTime),
     sa.Column("first_output_at", UtcDateTime),
     sa.Column("finished_at", UtcDateTime),
@@ -118,6 +129,7 @@ requests = sa.Table(
     sa.Column("publish_ms", sa.Float),
     sa.Column("trace_id", sa.Text),
     sa.Column("prefix_key", sa.Text),
+    sa.Index("ix_requests_newest", "arrived_at", "run_id", "request_id"),
 )
 
 plans = sa.Table(
@@ -125,7 +137,7 @@ plans = sa.Table(
     metadata,
     sa.Column("run_id", sa.Text, primary_key=True),
     sa.Column("fence", BIG, primary_key=True),
-    sa.Column("committed_at", UtcDateTime, nullable=False, index=True),
+    sa.Column("committed_at", UtcDateTime, nullable=False),
     sa.Column("committed_ns", BIG, nullable=False),
     *_shape_columns(),
     sa.Column("reason", sa.Text, nullable=False),
@@ -163,8 +175,9 @@ plans = sa.Table(
     sa.Column("draft_tokens", BIG, nullable=False),
     sa.Column("accepted_tokens", BIG, nullable=False),
     sa.Column("deliveries", sa.Integer, nullable=False),
+    sa.Index("ix_plans_newest", "committed_at", "run_id", "fence"),
+    sa.Index("ix_plans_outcome_run_id", "outcome", "run_id"),
 )
-sa.Index("ix_plans_outcome_open", plans.c.run_id, plans.c.outcome)
 
 plan_lanes = sa.Table(
     "plan_lanes",
@@ -191,7 +204,7 @@ plan_lanes = sa.Table(
     sa.Column("accepted_tokens", BIG, nullable=False),
     sa.Column("delivered", sa.Boolean, nullable=False),
     sa.Column("published_ns", BIG),
-    sa.Index("ix_plan_lanes_run_id_request_id", "run_id", "request_id"),
+    sa.Index("ix_plan_lanes_request", "request_id", "run_id", "fence"),
 )
 
 plan_alternatives = sa.Table(

@@ -1,0 +1,26 @@
+"""${message}
+
+Purpose:
+Locks:
+Undo:
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = ${repr(up_revision)}
+down_revision = ${repr(down_revision)}
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Applies the step."""
+    ${upgrades if upgrades else "pass"}
+
+
+def downgrade() -> None:
+    """Undoes the step."""
+    ${downgrades if downgrades else "pass"}

@@ -1,0 +1,72 @@
+"""Typed errors of the trace store.
+
+    StoreError
+    ├── InvalidDatabaseUrl    the address cannot be read, or names a database that Helios does not use
+    ├── InvalidFilter         a query's filter, limit or cursor cannot be used; `name` says which
+    ├── StoreUnavailable      the database cannot be reached or used now; nothing was changed
+    │   ├── StoreBusy         another process held the write lock for too long; try again
+    │   └── StoreMissing      there is no database at this address yet
+    ├── StoreNotWritable      a directory or file that cannot be created or written
+    └── DatabaseUnusable      the file or server answers, but what it holds cannot be used
+        ├── DatabaseNewer     written by a newer Helios
+        ├── DatabaseOlder     written by an older Helios and not upgraded yet
+        ├── DatabaseForeign   holds tables of the same names that Helios did not make
+        └── DatabaseCorrupt   not a database, or damaged
+
+Messages say what is wrong and what to do; none of them holds a password.
+"""
+
+from __future__ import annotations
+
+
+class StoreError(Exception):
+    """Base of every error that the trace store raises on purpose."""
+
+
+class InvalidDatabaseUrl(StoreError, ValueError):
+    """The database address cannot be read, or names a database that Helios does not use."""
+
+
+class InvalidFilter(StoreError, ValueError):
+    """A filter that cannot be used: `name` is the parameter, `problem` says what is allowed."""
+
+    def __init__(self, name: str, problem: str) -> None:
+        self.name = name
+        self.problem = problem
+        super().__init__(f"{name}: {problem}")
+
+
+class StoreUnavailable(StoreError):
+    """The database cannot be reached or used now; nothing was changed."""
+
+
+class StoreBusy(StoreUnavailable):
+    """Another process held the write lock for too long."""
+
+
+class StoreMissing(StoreUnavailable):
+    """There is no database at this address yet."""
+
+
+class StoreNotWritable(StoreError):
+    """A directory or file of the store that cannot be created or written."""
+
+
+class DatabaseUnusable(StoreError):
+    """The database answers, but what it holds cannot be used."""
+
+
+class DatabaseNewer(DatabaseUnusable):
+    """The database was written by a newer Helios."""
+
+
+class DatabaseOlder(DatabaseUnusable):
+    """The database was written by an older Helios and has not been upgraded."""
+
+
+class DatabaseForeign(DatabaseUnusable):
+    """The database holds tables with Helios's names that Helios did not make."""
+
+
+class DatabaseCorrupt(DatabaseUnusable):
+    """The file is no database, or it is damaged."""
