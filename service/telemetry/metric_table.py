@@ -1,0 +1,205 @@
+"""Every metric of the engine and the recorder, declared once: name, type, labels, buckets, help.
+
+The table is the layout of the shared-memory files too, so its digest is written into them: a reader built from
+another table treats such a file as absent. Every label value that can occur is listed, so each series exists at 0
+from the start and its first event is visible to rate(). No label carries a request, a user or free text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator
+
+from scheduler.plans import CostState, Reason
+from scheduler.policy import COEFFICIENTS, NEWCOMER_MEMORIES, PREFILL_CHUNKINGS
+from scheduler.records import FinishReason
+from scheduler.shapes import GraphKind
+
+
+class MetricType(enum.Enum):
+    """COUNTER only rises; GAUGE is the state now; INFO is a gauge whose series is left out while it is 0."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    INFO = "info"
+    HISTOGRAM = "histogram"
+
+
+class Owner(enum.Enum):
+    """Which process writes the metric."""
+
+    ENGINE = "engine"
+    RECORDER = "recorder"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric. `labels` maps each label to all its values; `buckets` are upper bounds, rising, without +Inf."""
+
+    name: str
+    type: MetricType
+    help: str
+    owner: Owner = Owner.ENGINE
+    labels: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The labels' names in declared order."""
+        return tuple(name for name, _ in self.labels)
+
+    def series(self) -> Iterator[tuple[str, ...]]:
+        """Every combination of label values, in declared order; one empty combination without labels."""
+        return itertools.product(*(values for _, values in self.labels))
+
+    @property
+    def slots(self) -> int:
+        """float64 slots of one series: 1, or one per bucket, one for +Inf and one for the sum."""
+        return len(self.buckets) + 2 if self.type is MetricType.HISTOGRAM else 1
+
+
+def _ladder(first: float, steps_per_doubling: int, last: float) -> tuple[float, ...]:
+    """Geometric bucket bounds from `first` to about `last`, at three significant digits."""
+    bounds = []
+    step = 0
+    while (bound := first * 2 ** (step / steps_per_doubling)) <= last * 1.01:
+        bounds.append(float(f"{bound:.3g}"))
+        step += 1
+    return tuple(bounds)
+
+
+# Half a doubling per bucket keeps an interpolated median within 20 % of the truth from 0.5 ms on.
+LATENCY_BUCKETS = _ladder(0.0005, 2, 131.072)
+GAP_BUCKETS = _ladder(0.0005, 2, 16.384)
+PLAN_BUCKETS = _ladder(0.00001, 1, 1.31072)
+RATIO_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0)
+MARGIN_BUCKETS = (0.0, 0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0)
+
+EXECUTION_CLASSES = (
+    Reason.ORDINARY.value,
+    Reason.DISCOVERY.value,
+    Reason.TIMING_REFRESH.value,
+    Reason.ACCEPTANCE_LEARNING.value,
+)
+LEDGERS = (Reason.TIMING_REFRESH.value, Reason.ACCEPTANCE_LEARNING.value)
+OUTCOMES = (*(reason.value for reason in FinishReason), "refused")
+SINKS = ("sql", "otlp")
+
+_CLASS = (("class", EXECUTION_CLASSES),)
+_KIND = (("kind", tuple(kind.value for kind in GraphKind)),)
+_SINK = (("sink", SINKS),)
+_NUMERIC = tuple(c.name for c in COEFFICIENTS if not c.choices)
+
+
+def _counter(name: str, text: str, **more: object) -> Metric:
+    return Metric(name, MetricType.COUNTER, text, **more)  # type: ignore[arg-type]
+
+
+def _gauge(name: str, text: str, **more: object) -> Metric:
+    return Metric(name, MetricType.GAUGE, text, **more)  # type: ignore[arg-type]
+
+
+def _histogram(name: str, text: str, buckets: tuple[float, ...], **more: object) -> Metric:
+    return Metric(name, MetricType.HISTOGRAM, text, buckets=buckets, **more)  # type: ignore[arg-type]
+
+
+METRICS: tuple[Metric, ...] = (
+    _gauge("flare_engine_up", "1 while an engine serves, else 0."),
+    _counter(
+        "flare_scheduler_execution_nanoseconds_total",
+        "Device time of executed graphs by why they were submitted; solo_prefill counts as ordinary.",
+        labels=_CLASS,
+    ),
+    _counter("flare_scheduler_executions_total", "Executed graphs by why they were submitted.", labels=_CLASS),
+    _gauge(
+        "flare_scheduler_credit_milliseconds",
+        "Credit of each exploration ledger at the newest plan.",
+        labels=(("ledger", LEDGERS),),
+    ),
+    _histogram("flare_scheduler_plan_seconds", "Time to make one decision.", PLAN_BUCKETS),
+    _gauge("flare_scheduler_policy_version", "Policy version that the next plan uses."),
+    _gauge(
+        "flare_scheduler_policy",
+        "Numeric policy coefficients that the next plan uses.",
+        labels=(("coefficient", _NUMERIC),),
+    ),
+    Metric(
+        "flare_scheduler_policy_info",
+        MetricType.INFO,
+        "1 for the textual policy coefficients that the next plan uses.",
+        labels=(("prefill_chunking", PREFILL_CHUNKINGS), ("newcomer_memory", NEWCOMER_MEMORIES)),
+    ),
+    _histogram(
+        "flare_scheduler_margin_ratio",
+        "(score - runner-up's score) / |score| of plans that had a comparable runner-up.",
+        MARGIN_BUCKETS,
+    ),
+    _histogram(
+        "flare_graph_cost_error_ratio",
+        "|observed - estimated| / estimated device time of graphs that had an estimate.",
+        RATIO_BUCKETS,
+        labels=_KIND,
+    ),
+    _histogram("flare_graph_duration_seconds", "Device time of executed graphs.", GAP_BUCKETS, labels=_KIND),
+    _gauge(
+        "flare_graph_estimates",
+        "Prepared graphs by what is known about their duration.",
+        labels=(("state", tuple(state.value for state in CostState)),),
+    ),
+    _gauge("flare_requests_running", "Requests that the scheduler holds."),
+    _gauge("flare_requests_waiting", "Requests in the engine's queue."),
+    _gauge("flare_oldest_wait_seconds", "Age of the oldest request that waits for a slot or for pages; 0 if none."),
+    _counter(
+        "flare_requests_total",
+        "Requests by how they ended; refused ones never entered the queue.",
+        labels=(("outcome", OUTCOMES),),
+    ),
+    _counter("flare_prompt_tokens_total", "Prompt tokens computed, counted as each graph completes."),
+    _counter("flare_output_tokens_total", "Output tokens committed, stop tokens included, as each graph completes."),
+    _gauge("flare_kv_pages_used", "KV pages that requests hold."),
+    _gauge("flare_kv_pages_total", "KV pages in the pool."),
+    _histogram(
+        "flare_time_to_first_token_seconds", "HTTP arrival to publication of the first output.", LATENCY_BUCKETS
+    ),
+    _histogram("flare_inter_token_seconds", "Time between two publications of one request.", GAP_BUCKETS),
+    _histogram(
+        "flare_request_seconds", "HTTP arrival to the end of each request that was not refused.", LATENCY_BUCKETS
+    ),
+    _histogram(
+        "flare_queue_seconds", "HTTP arrival, less tokenizing, to the commit of the first graph.", LATENCY_BUCKETS
+    ),
+    _gauge("flare_device_busy_ratio", "Share of about the last ten seconds in which a program ran."),
+    _gauge("flare_journal_bytes", "Bytes of the journal's files on disk."),
+    _counter("flare_ipc_malformed_messages_total", "Messages to the engine that could not be decoded."),
+    _counter(
+        "flare_trace_records_total", "Journal records delivered to each sink.", owner=Owner.RECORDER, labels=_SINK
+    ),
+    _gauge("flare_trace_lag_seconds", "Age of the oldest undelivered record.", owner=Owner.RECORDER, labels=_SINK),
+    _counter("flare_trace_lost_records_total", "Journal records that can never be delivered.", owner=Owner.RECORDER),
+    _gauge("flare_store_wal_bytes", "Size of the SQLite write-ahead log; 0 elsewhere.", owner=Owner.RECORDER),
+)
+METRIC_BY_NAME = {metric.name: metric for metric in METRICS}
+
+
+def slot_offsets() -> dict[tuple[str, tuple[str, ...]], int]:
+    """The first slot of every series, by metric name and label values."""
+    offsets = {}
+    position = 0
+    for metric in METRICS:
+        for values in metric.series():
+            offsets[metric.name, values] = position
+            position += metric.slots
+    return offsets
+
+
+SLOT_COUNT = sum(metric.slots for metric in METRICS for _ in metric.series())
+
+
+def table_digest() -> bytes:
+    """32 bytes that identify the layout: names, types, labels and buckets in order."""
+    layout = [(m.name, m.type.value, m.owner.value, m.labels, m.buckets) for m in METRICS]
+    return hashlib.sha256(json.dumps(layout).encode()).digest()
