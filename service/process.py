@@ -20,6 +20,7 @@ from service.settings import supervisor_pid
 
 PR_SET_PDEATHSIG = 1
 POLL_S = 0.5
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 EXIT_DEADLINE = 70
 """Exit code of a process that did not stop in time (EX_SOFTWARE)."""
 
@@ -77,7 +78,7 @@ class _Deadline:
 
 
 def install_stop_handler(callback: Callable[[], None], deadline_s: float) -> None:
-    """Call `callback` once, at the first SIGTERM or SIGINT; end the process `deadline_s` seconds later at the latest.
+    """Call `callback` once, at the first SIGTERM, SIGINT or (unless nohup said otherwise) SIGHUP; end the process `deadline_s` seconds later at the latest.
 
     The callback runs on the main thread between two bytecodes, so it only sets a flag or wakes a loop. The
     deadline starts when the signal arrives, even while the main thread is inside a long C call: a thread
@@ -94,8 +95,9 @@ def install_stop_handler(callback: Callable[[], None], deadline_s: float) -> Non
             called = True
             callback()
 
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, handle)
+    for signum in STOP_SIGNALS:
+        if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:
+            signal.signal(signum, handle)
     _watch_wakeups(deadline)
 
 
@@ -113,7 +115,7 @@ def _watch_wakeups(deadline: _Deadline) -> None:
     def watch() -> None:
         with reader, writer:  # the thread owns both ends for the life of the process
             while received := reader.recv(64):
-                if set(received) & {signal.SIGTERM, signal.SIGINT}:
+                if set(received) & set(STOP_SIGNALS):
                     deadline.start()
 
     threading.Thread(target=watch, name="stop-signals", daemon=True).start()

@@ -112,3 +112,11 @@ def supervisor_pid(environment: Mapping[str, str] | None = None) -> int | None:
     """The supervisor that started this process, or None when it was started by hand."""
     text = (os.environ if environment is None else environment).get(SUPERVISOR_PID, "")
     return int(text) if text.isascii() and text.isdigit() else None
+
+
+def child_environment(pid: int, environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What the supervisor `pid` hands to its children: its own environment, its pid, and where this code lies."""
+    env = dict(os.environ if environment is None else environment)
+    code = str(pathlib.Path(__file__).resolve().parent.parent)
+    paths = [code, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
+    return {**env, SUPERVISOR_PID: str(pid), "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
