@@ -58,7 +58,7 @@ def all_choices(
     policy: PolicyConfig,
 ) -> Iterator[OracleChoice]:
     """Every legal choice: prefill of one request by any capacity, decode of any cohort that fits."""
-    for position, (shape, duration_ns) in enumerate(zip(shapes, durations_ns, strict=True)):
+    for position, shape in enumerate(shapes):
         for cohort in _cohorts(shape, requests):
             if not _forbidden(shapes, durations_ns, position, cohort):
                 yield _priced(shapes, durations_ns, position, cohort, requests, policy)

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler import COEFFICIENTS, PRESETS, PolicyConfig
+from scheduler.errors import InvalidPolicy
+
+
+def test_coefficients_and_fields_are_the_same_list_with_the_same_defaults():
+    fields = dataclasses.fields(PolicyConfig)
+    assert [f.name for f in fields] == [c.name for c in COEFFICIENTS]
+    assert [f.default for f in fields] == [c.default for c in COEFFICIENTS]
+    assert PolicyConfig.balanced().as_dict() == {c.name: c.default for c in COEFFICIENTS}
+
+
+def test_throughput_drops_delivery_fairness_and_the_age_price_only():
+    changed = {
+        k: v for k, v in PolicyConfig.throughput().as_dict().items() if v != PolicyConfig.balanced().as_dict()[k]
+    }
+    assert changed == {"delivery_fairness": 0.0, "decode_age_price": 0.0}
+    assert set(PRESETS) == {"balanced", "throughput"}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1, -0.1, True, "1", None, 10**400, [1]])
+def test_every_numeric_coefficient_refuses_what_is_no_finite_number_from_zero(value):
+    for coefficient in COEFFICIENTS:
+        with pytest.raises(InvalidPolicy) as caught:
+            PolicyConfig().merged({coefficient.name: value})
+        assert list(caught.value.problems) == [coefficient.name]
+
+
+def test_alpha_adaptation_and_ttl_refuse_zero_and_ttl_refuses_fractions():
+    for name in ("adaptive_verification_alpha", "adaptation_ms", "estimate_ttl_ns"):
+        with pytest.raises(InvalidPolicy, match="above 0"):
+            PolicyConfig().merged({name: 0})
+    with pytest.raises(InvalidPolicy, match="whole number"):
+        PolicyConfig().merged({"estimate_ttl_ns": 1.5})
+    with pytest.raises(InvalidPolicy, match="below 2"):
+        PolicyConfig().merged({"estimate_ttl_ns": 2**63})
+
+
+def test_every_problem_is_named_at_once_and_nothing_is_changed():
+    policy = PolicyConfig()
+    with pytest.raises(InvalidPolicy) as caught:
+        policy.merged({"token_fairness": -1, "no_such": 1, "newcomer_memory": "x", "decode_age_price": 0.5})
+    assert set(caught.value.problems) == {"token_fairness", "no_such", "newcomer_memory"}
+    assert policy == PolicyConfig()
+
+
+@given(st.dictionaries(st.sampled_from([c.name for c in COEFFICIENTS if not c.choices]), st.integers(1, 10**6)))
+def test_merging_changes_exactly_what_was_named(changes):
+    merged = PolicyConfig().merged(changes).as_dict()
+    assert merged == PolicyConfig().as_dict() | changes
+
+
+def test_an_unknown_preset_names_the_known_ones():
+    with pytest.raises(InvalidPolicy, match="balanced, throughput"):
+        PolicyConfig.preset("fast")
