@@ -1,0 +1,91 @@
+"""Fixtures for every test: fresh trace stores on SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import sys
+import uuid
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))  # tests import `factories` by name
+
+from postgresql_server import NoServer, server_url
+
+from service.store.database import open_database, upgrade
+
+
+@pytest.fixture(scope="session")
+def _sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    path = tmp_path_factory.mktemp("template") / "helios.db"
+    upgrade(str(path))
+    return path
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: pathlib.Path, _sqlite_template: pathlib.Path) -> str:
+    """The address of a fresh, upgraded SQLite store."""
+    path = tmp_path / "store" / "helios.db"
+    path.parent.mkdir()
+    shutil.copy(_sqlite_template, path)
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture(scope="session")
+def _postgresql_server() -> Iterator[sa.URL]:
+    try:
+        with server_url() as url:
+            yield url
+    except NoServer as error:
+        if os.environ.get("CI"):
+            pytest.fail(f"CI needs PostgreSQL: {error}", pytrace=False)
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def empty_postgresql_url(_postgresql_server: sa.URL) -> Iterator[str]:
+    """The address of a new database without tables; dropped after the test."""
+    name = f"helios_test_{uuid.uuid4().hex}"
+    admin = sa.create_engine(_postgresql_server, isolation_level="AUTOCOMMIT")
+    try:
+        with admin.connect() as connection:
+            connection.exec_driver_sql(f'CREATE DATABASE "{name}" TEMPLATE template0')
+        yield _postgresql_server.set(database=name).render_as_string(hide_password=False)
+    finally:
+        with admin.connect() as connection:
+            connection.exec_driver_sql(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+        admin.dispose()
+
+
+@pytest.fixture
+def postgresql_url(empty_postgresql_url: str) -> str:
+    """The address of a fresh, upgraded PostgreSQL store; the test carries the mark `postgresql`."""
+    upgrade(empty_postgresql_url)
+    return empty_postgresql_url
+
+
+@pytest.fixture
+def store(sqlite_url: str) -> Iterator[sa.Engine]:
+    """A fresh SQLite store, writable."""
+    engine = open_database(sqlite_url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+def store_url(request: pytest.FixtureRequest) -> str:
+    """The address of a fresh store, once on SQLite and once on PostgreSQL."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+@pytest.fixture
+def any_store(store_url: str) -> Iterator[sa.Engine]:
+    """A fresh writable store, once on SQLite and once on PostgreSQL."""
+    engine = open_database(store_url)
+    yield engine
+    engine.dispose()
