@@ -1,0 +1,295 @@
+"""The recorder's side of the journal: frames in order, and a Gap wherever records are missing.
+
+Nothing that is wrong with a file raises: a damaged frame, header, version or length, and a missing segment or
+tail, all come out as a Gap that says which records and fences are missing, and reading goes on behind it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from typing import NamedTuple
+
+import msgspec
+
+from service.journal.errors import SegmentDamaged
+from service.journal.records import PlanCommitted, Record, decoder
+from service.journal.segments import (
+    FRAME,
+    HEADER_BYTES,
+    Frame,
+    SegmentFile,
+    count_records,
+    journal_identity,
+    segment_numbers,
+)
+
+
+class Position(NamedTuple):
+    """A place in a journal: segment number, byte offset in it, and the number of records before it."""
+
+    segment: int
+    offset: int
+    sequence: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Batch:
+    """One frame: its records, the position behind it, and the run that wrote it.
+
+    `wall_ns` and `monotonic_ns` were read together when that run's writer opened.
+    """
+
+    records: list[Record]
+    position: Position
+    run_id: str
+    wall_ns: int
+    monotonic_ns: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Gap:
+    """Records are missing, or a file is damaged; go on at `position`.
+
+    `lost_records` is exact where a readable frame or header follows or the damaged segment's own progress says
+    it, else 0. `from_fence` and `to_fence` are inclusive and None where unknown; they belong to `run_id`.
+    """
+
+    reason: str
+    run_id: str | None
+    from_fence: int | None
+    to_fence: int | None
+    lost_records: int
+    position: Position
+
+
+class JournalReader:
+    """Reads a journal directory from a position, or from its oldest segment when that is None.
+
+    `poll` returns None at the live tail; ask again later. `run_id` is the run of the last batch. The directory may
+    be empty at first. Raises JournalUnwritable from the constructor only.
+    """
+
+    def __init__(
+        self, directory: pathlib.Path | str, position: Position | None = None, *, run_id: str | None = None
+    ) -> None:
+        self.directory = pathlib.Path(directory)
+        self.journal_id = journal_identity(self.directory)
+        self.position = position
+        self.run_id = run_id
+        self._segment: SegmentFile | None = None
+        self._fence: int | None = None
+        self._damage: list[str] = []
+        self._missing = ""
+
+    def poll(self) -> Batch | Gap | None:
+        """The next frame or gap, or None when there is nothing more now."""
+        while True:
+            if self._segment is None and not self._open():
+                return self._find_segment()
+            assert self._segment is not None and self.position is not None
+            frame = self._segment.frame(self.position.offset)
+            if frame is not None and frame.sequence >= self.position.sequence:
+                return self._accept(frame)
+            skipped = self._skip_damaged()
+            if skipped is not None:
+                return skipped
+            following = self._later(self._segment.header.number)
+            if not following:
+                return None
+            # The writer may have written here before it went on: look once more, now that it has.
+            frame = self._segment.frame(self.position.offset)
+            if frame is None or frame.sequence < self.position.sequence:
+                gap = self._advance(following)
+                if gap is not None:
+                    return gap
+
+    def close(self) -> None:
+        """Let go of the open segment."""
+        self._leave()
+
+    def _open(self) -> bool:
+        """Open the segment that the position names."""
+        if self.position is None:
+            return False
+        try:
+            self._segment = SegmentFile(self.directory, self.position.segment, self.journal_id)
+        except FileNotFoundError:
+            return False
+        except SegmentDamaged as error:
+            self._damage = [str(error)]
+            return False
+        return True
+
+    def _find_segment(self) -> Gap | Batch | None:
+        """The position's segment cannot be opened: begin at the oldest, or go on to the next one present."""
+        number = 0 if self.position is None else self.position.segment
+        following = self._later(number)
+        if self.position is None:
+            return self._begin(following)
+        if not following and not self._damage:
+            return None
+        self._missing = f"segment {number} is gone"
+        gap = self._advance(following)
+        return gap if gap is not None else self.poll()
+
+    def _begin(self, numbers: list[int]) -> Gap | Batch | None:
+        """Start a journal that was never read: at its oldest segment."""
+        if not numbers:
+            return None
+        evicted = self._newest_evictions(numbers)
+        self.position = Position(numbers[0], HEADER_BYTES, 0)
+        if not self._open():
+            return self._find_segment()
+        assert self._segment is not None
+        first = self._segment.header.first_sequence
+        self.position = Position(numbers[0], HEADER_BYTES, first)
+        if evicted and first:
+            return Gap(
+                "removed to keep the journal's budget before they were read",
+                None, None, None, min(evicted, first), self.position,
+            )  # fmt: skip
+        return self.poll()
+
+    def _newest_evictions(self, numbers: list[int]) -> int:
+        for number in reversed(numbers):
+            try:
+                segment = SegmentFile(self.directory, number, self.journal_id)
+            except (FileNotFoundError, SegmentDamaged):
+                continue
+            segment.close()
+            return segment.header.evicted_records
+        return 0
+
+    def _accept(self, frame: Frame) -> Batch | Gap:
+        """The frame as a batch; first a gap when records before it are missing."""
+        assert self._segment is not None and self.position is not None
+        position = Position(self.position.segment, frame.end, frame.sequence)
+        try:
+            records = decoder.decode(frame.payload)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            self._damage = [f"{self._segment.path.name} holds records that this version cannot read: {error}"]
+            self._enter_run(self._segment)
+            behind = frame.sequence + _countable(frame.payload)
+            return self._gap(None, behind - self.position.sequence, position._replace(sequence=behind))
+        if frame.sequence > self.position.sequence:
+            lost = frame.sequence - self.position.sequence
+            self._enter_run(self._segment)
+            self._damage = self._damage or ["records were dropped while they were written"]
+            behind = self.position._replace(sequence=frame.sequence)
+            return self._gap(_fence_before(frame.payload), lost, behind)
+        header = self._segment.header
+        self._enter_run(self._segment)
+        self._damage = []
+        for record in records:
+            if isinstance(record, PlanCommitted):
+                self._fence = record.fence
+        self.position = position._replace(sequence=frame.sequence + len(records))
+        return Batch(records, self.position, header.run_id, header.wall_ns, header.monotonic_ns)
+
+    def _skip_damaged(self) -> Gap | None:
+        """A frame that the writer finished but that is wrong now: go on behind it where its length leads right."""
+        assert self._segment is not None and self.position is not None
+        progress = self._segment.progress()
+        offset = self.position.offset
+        length = self._segment.length_at(offset)
+        end = offset + FRAME.size + length
+        if not length or end > self._segment.header.size:
+            return None
+        if progress is not None and offset < progress.end == end and progress.next_sequence > self.position.sequence:
+            sequence, fence = progress.next_sequence, progress.last_fence
+        else:
+            frame = self._segment.frame(end)
+            if frame is None or frame.sequence <= self.position.sequence:
+                return None
+            sequence, fence = frame.sequence, _fence_before(frame.payload)
+        again = self._segment.frame(offset)
+        if again is not None and again.sequence >= self.position.sequence:
+            return None  # it was being written when we looked first
+        self._damage = [f"{self._segment.path.name} is damaged at byte {offset}"]
+        self._enter_run(self._segment)
+        return self._gap(fence, sequence - self.position.sequence, Position(self.position.segment, end, sequence))
+
+    def _advance(self, numbers: list[int]) -> Gap | None:
+        """Go on to the first readable one of the later segments; a gap when that leaves something out."""
+        assert self.position is not None
+        tail_fence = self._leave()
+        for number in numbers:
+            try:
+                segment = SegmentFile(self.directory, number, self.journal_id)
+            except FileNotFoundError:
+                continue
+            except SegmentDamaged as error:
+                self._damage.append(str(error))
+                self.position = self.position._replace(segment=number + 1, offset=HEADER_BYTES)
+                continue
+            self._segment = segment
+            return self._arrive(segment, tail_fence)
+        if not self._damage:
+            return None
+        if not numbers:
+            self.position = self.position._replace(segment=self.position.segment + 1, offset=HEADER_BYTES)
+        return self._gap(tail_fence, 0, self.position)
+
+    def _arrive(self, segment: SegmentFile, tail_fence: int | None) -> Gap | None:
+        """A readable segment follows: the gap before it, if records are missing."""
+        assert self.position is not None
+        header = segment.header
+        lost = header.first_sequence - self.position.sequence
+        position = Position(header.number, HEADER_BYTES, header.first_sequence)
+        if header.run_id == self.run_id:
+            tail_fence = header.start_fence
+        if lost <= 0 and not self._damage:
+            self.position = position
+            return None
+        self._damage = self._damage or [self._missing]
+        return self._gap(tail_fence, max(0, lost), position)
+
+    def _gap(self, to_fence: int | None, lost: int, position: Position) -> Gap:
+        start = None if self._fence is None else self._fence + 1
+        if to_fence is not None and start is not None:
+            if to_fence < start:
+                start = to_fence = None
+            else:
+                self._fence = to_fence
+        gap = Gap("; ".join(self._damage), self.run_id, start, to_fence, lost, position)
+        self.position = position
+        self._damage = []
+        return gap
+
+    def _enter_run(self, segment: SegmentFile) -> None:
+        if segment.header.run_id != self.run_id:
+            self.run_id = segment.header.run_id
+            self._fence = None
+
+    def _leave(self) -> int | None:
+        """Close the segment; its last committed fence where its header can be trusted."""
+        if self._segment is None:
+            return None
+        assert self.position is not None
+        progress = self._segment.progress()
+        same_run = self._segment.header.run_id == self.run_id
+        self._missing = f"{self._segment.path.name} is damaged or cut off at byte {self.position.offset}"
+        self._segment.close()
+        self._segment = None
+        return progress.last_fence if progress is not None and same_run else None
+
+    def _later(self, number: int) -> list[int]:
+        return [other for other in segment_numbers(self.directory) if other > number]
+
+
+def _countable(payload: bytes) -> int:
+    """How many records an unreadable payload holds; 0 when even that cannot be read."""
+    try:
+        return count_records(payload)
+    except (msgspec.DecodeError, RecursionError):
+        return 0
+
+
+def _fence_before(payload: bytes) -> int | None:
+    """The fence before a frame's first plan, or None."""
+    try:
+        records = decoder.decode(payload)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+    return next((record.fence - 1 for record in records if isinstance(record, PlanCommitted)), None)
