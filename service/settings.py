@@ -1,7 +1,7 @@
 """Every setting of `helios serve`, frozen, resolved once and handed to each process as JSON.
 
-The environment is read here and nowhere else. Each field's metadata holds its help text; the command line, the
-documentation and the tests are made from it.
+The environment is read here and nowhere else. Each field's annotation holds its help text; the command line and the
+tests are made from it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import pathlib
 import tempfile
 from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
 
@@ -19,30 +20,47 @@ SOCKET_PATH_BYTES = 107  # sockaddr_un holds 108 with the closing NUL
 SUPERVISOR_PID = "HELIOS_SUPERVISOR_PID"
 
 
+def about(text: str, *, internal: bool = False) -> msgspec.Meta:
+    """What a setting means. `internal`: no command-line option, only tests and later versions change it."""
+    return msgspec.Meta(description=text, extra={"internal": internal})
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Resolved settings of one `helios serve`. Paths are absolute."""
 
-    model: str = DEFAULT_MODEL
-    host: str = "127.0.0.1"
-    port: int = 8000
-    data_dir: str
-    database: str
-    device: str = "cpu"
-    dtype: str = "float32"
-    max_context: int | None = None
-    kv_pages: int | None = None
-    request_slots: int = 64
-    threads: int
-    prefill_capacities: tuple[int, ...] = (64, 128, 256, 512)
-    decode_batches: tuple[int, ...] = (1, 2, 4, 8, 16)
-    scheduler_policy: str | None = None
-    scheduler_terminal_value: float | None = None
-    scheduler_terminal_age_price: float | None = None
-    otlp_endpoint: str | None = None
-    journal_budget: int = 1 << 30
-    journal_segment_bytes: int = 64 << 20
-    journal_sync_ms: int = 1000
-    queue_limit: int = 1024
+    model: Annotated[str, about("A model's name, or a folder with a Hugging Face checkpoint.")] = DEFAULT_MODEL
+    host: Annotated[str, about("The address to listen on; this machine's own only.")] = "127.0.0.1"
+    port: Annotated[int, about("The TCP port to listen on.")] = 8000
+    data_dir: Annotated[str, about("Where the journal, the SQLite database and run files live.")]
+    database: Annotated[str, about("The trace store: postgresql://USER@HOST/NAME, or a SQLite file's path or URL.")]
+    device: Annotated[str, about("What the programs run on.")] = "cpu"
+    dtype: Annotated[str, about("The number format of weights and KV pages.")] = "float32"
+    max_context: Annotated[
+        int | None, about("Tokens of prompt and output per request; the model's own by default.")
+    ] = None
+    kv_pages: Annotated[int | None, about("KV pages in the pool; enough for the request slots by default.")] = None
+    request_slots: Annotated[int, about("Requests that may be resident at once.")] = 64
+    threads: Annotated[int, about("Threads for the arithmetic on a CPU; all cores but one by default.")]
+    prefill_capacities: Annotated[
+        tuple[int, ...], about("Prompt tokens of the prepared prefill programs.", internal=True)
+    ] = (64, 128, 256, 512)
+    decode_batches: Annotated[tuple[int, ...], about("Lanes of the prepared decode programs.", internal=True)] = (
+        1,
+        2,
+        4,
+        8,
+        16,
+    )
+    scheduler_policy: Annotated[str | None, about("Start with this preset; a change makes a new policy version.")] = (
+        None
+    )
+    scheduler_terminal_value: Annotated[float | None, about("Start with this terminal_value.")] = None
+    scheduler_terminal_age_price: Annotated[float | None, about("Start with this terminal_age_price.")] = None
+    otlp_endpoint: Annotated[str | None, about("Send OpenTelemetry spans to this OTLP/HTTP collector.")] = None
+    journal_budget: Annotated[int, about("Disk space for the journal, such as 8GiB.")] = 1 << 30
+    journal_segment_bytes: Annotated[int, about("Size of one journal file.", internal=True)] = 64 << 20
+    journal_sync_ms: Annotated[int, about("Time between syncs to disk: what a power cut can lose.")] = 1000
+    queue_limit: Annotated[int, about("Requests that may wait for a slot.", internal=True)] = 1024
 
     @property
     def run_dir(self) -> pathlib.Path:
