@@ -55,7 +55,8 @@ class Catalog:
         if len(self._position) != len(self._shapes):
             twice = next(s for s in self._shapes if self._shapes.count(s) > 1)
             raise InvalidCatalog(f"the catalog lists {twice.label} twice")
-        self._entries = {shape: _Entry() for shape in self._shapes}
+        self._entries = [_Entry() for _ in self._shapes]
+        self._by_kind = {kind: tuple(s for s in self._shapes if s.kind is kind) for kind in GraphKind}
         self.ttl_ns = ttl_ns
 
     @property
@@ -65,7 +66,7 @@ class Catalog:
 
     def of_kind(self, kind: GraphKind) -> Sequence[GraphShape]:
         """The shapes of one kind, in catalog order."""
-        return [shape for shape in self._shapes if shape.kind is kind]
+        return self._by_kind[kind]
 
     def position(self, shape: GraphShape) -> int:
         """The shape's place in the catalog's order; raises InvalidCatalog when it is not prepared."""
@@ -76,8 +77,7 @@ class Catalog:
 
     def estimate(self, shape: GraphShape, now_ns: int) -> CostEstimate:
         """What is known about `shape` at `now_ns`; stale after `ttl_ns` without a valid sample."""
-        self.position(shape)
-        entry = self._entries[shape]
+        entry = self._entries[self.position(shape)]
         if entry.observed_ns is None:
             return _UNKNOWN
         fresh = now_ns - entry.observed_ns <= self.ttl_ns
@@ -94,7 +94,7 @@ class Catalog:
         before = self.estimate(shape, now_ns)
         if duration_ns == 0:
             return before
-        entry = self._entries[shape]
+        entry = self._entries[self.position(shape)]
         if before.state is CostState.FRESH:
             entry.samples = [*entry.samples[-(WINDOW_SAMPLES - 1) :], duration_ns]
         else:

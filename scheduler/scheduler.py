@@ -34,7 +34,7 @@ from scheduler.records import (
     RequestSpec,
 )
 from scheduler.residents import Resident, Slots
-from scheduler.selection import make_plan, select
+from scheduler.selection import make_plan, ranked
 from scheduler.value import DecisionContext
 
 MAX_REQUEST_SLOTS = 4096
@@ -130,11 +130,8 @@ class RequestScheduler:
         if self._submitted is not None or not residents:
             return None
         context = DecisionContext.of(residents, self._policy, self._measured(), self._now_ns)
-        candidates = enumerate_candidates(self.catalog, context)
-        winner = select(candidates)
-        if winner is None:
-            return None
-        return make_plan(winner, candidates, context, LedgerBalances(discovery_ms=self._discovery_ns / 1e6))
+        ranking = ranked(enumerate_candidates(self.catalog, context))
+        return make_plan(ranking, context, LedgerBalances(discovery_ms=self._discovery_ns / 1e6))
 
     def commit(self, plan: ScheduledPlan, fence: int) -> None:
         """Submits the plan under `fence`. Raises InvalidFence when it does not rise, StalePlan when state moved on."""

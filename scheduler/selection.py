@@ -9,16 +9,16 @@ from scheduler.value import DecisionContext
 RECORDED_ALTERNATIVES = 4
 
 
-def select(candidates: list[Candidate]) -> Candidate | None:
-    """The first eligible candidate in the total order, or None without one."""
-    return min((c for c in candidates if c.eligible), key=Candidate.order, default=None)
+def ranked(candidates: list[Candidate]) -> list[Candidate]:
+    """The candidates in the total order, the barred ones behind all others."""
+    return sorted(candidates, key=lambda c: (not c.eligible, c.order()))
 
 
-def make_plan(
-    winner: Candidate, candidates: list[Candidate], context: DecisionContext, ledgers: LedgerBalances
-) -> ScheduledPlan:
-    """Freezes the winner with its lanes, parts, cost and runner-ups."""
-    others = sorted((c for c in candidates if c is not winner), key=lambda c: (not c.eligible, c.order()))
+def make_plan(ranking: list[Candidate], context: DecisionContext, ledgers: LedgerBalances) -> ScheduledPlan | None:
+    """Freezes the first of `ranking` with its lanes, parts, cost and runner-ups; None without an eligible one."""
+    if not ranking or not ranking[0].eligible:
+        return None
+    winner, others = ranking[0], ranking[1:]
     estimate = winner.estimate
     return ScheduledPlan(
         shape=winner.shape,
@@ -35,7 +35,7 @@ def make_plan(
         ledgers=ledgers,
         alternatives=_alternatives(winner, others),
         margin=_margin(winner, others),
-        candidates=len(candidates),
+        candidates=len(ranking),
         active_decoders=context.active_decoders,
         logical_rows=winner.logical_rows,
         planned_ns=context.now_ns,

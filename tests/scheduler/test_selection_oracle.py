@@ -13,7 +13,7 @@ from scheduler.rates import MeasuredGraphs
 from scheduler.records import RequestSpec
 from scheduler.reference.oracle import OracleRequest, all_choices, best_choice
 from scheduler.residents import Slots
-from scheduler.selection import make_plan, select
+from scheduler.selection import make_plan, ranked
 from scheduler.value import DecisionContext
 from tests.scheduler.conftest import decode, prefill
 
@@ -65,9 +65,9 @@ def as_oracle(resident):
 
 def decide(catalog, slots, policy):
     context = DecisionContext.of(slots.runnable(), policy, MeasuredGraphs.of(catalog, NOW), NOW)
-    candidates = enumerate_candidates(catalog, context)
-    winner = select(candidates)
-    return winner, candidates, context
+    ranking = ranked(enumerate_candidates(catalog, context))
+    winner = ranking[0] if ranking and ranking[0].eligible else None
+    return winner, ranking, context
 
 
 def oracle_of(catalog, slots, policy):
@@ -100,7 +100,7 @@ def test_recorded_parts_satisfy_the_identity_of_the_score():
         winner, candidates, context = decide(*random_state(rng))
         if winner is None:
             continue
-        plan = make_plan(winner, candidates, context, LedgerBalances())
+        plan = make_plan(candidates, context, LedgerBalances())
         for score, kind, parts in [
             (plan.score, plan.score_kind, plan.parts),
             *((a.score, a.score_kind, a.parts) for a in plan.alternatives),
@@ -120,7 +120,7 @@ def test_runner_ups_begin_with_the_best_of_every_other_kind_and_repeat_nothing()
         winner, candidates, context = decide(catalog, slots, policy)
         if winner is None:
             continue
-        plan = make_plan(winner, candidates, context, LedgerBalances())
+        plan = make_plan(candidates, context, LedgerBalances())
         identities = [(plan.shape, tuple(lane.request_id for lane in plan.lanes))]
         identities += [(a.shape, a.request_ids) for a in plan.alternatives]
         assert len(set(identities)) == len(identities)
