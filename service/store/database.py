@@ -22,6 +22,7 @@ from service.store.engines import (
     read_transaction,
     sqlite_path,
     write_transaction,
+    writing_connection,
 )
 from service.store.errors import (
     DatabaseCorrupt,
@@ -163,7 +164,7 @@ def _engine(url: sa.URL, *, readonly: bool = False) -> Iterator[sa.Engine]:
 def _exclusive(engine: sa.Engine) -> Iterator[sa.Connection]:
     """A write transaction that waits long for its turn: another process may be upgrading a large database."""
     sqlite = engine.dialect.name == "sqlite"
-    with engine.connect() as connection:
+    with writing_connection(engine) as connection:
         if sqlite:
             driver = connection.connection.driver_connection
             assert driver is not None

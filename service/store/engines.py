@@ -1,7 +1,8 @@
 """Addresses, SQLAlchemy engines and transactions of the trace store.
 
-On SQLite a writable engine opens every transaction with BEGIN IMMEDIATE, since a transaction that reads first and
-writes later fails at once with "database is locked" whatever the timeout. `read_transaction` opens a plain BEGIN.
+On SQLite a transaction that reads first and writes later fails at once with "database is locked", whatever the
+timeout. So `write_transaction` opens with BEGIN IMMEDIATE, and any other transaction cannot write: a forgotten
+`write_transaction` shows in the first test, not under load.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from service.store.faults import typed_faults
 BUSY_TIMEOUT_MS = 10_000
 CONNECT_TIMEOUT_S = 5
 WAL_SIZE_LIMIT_BYTES = 64 << 20
-_READS = "helios_reads"
+_WRITES = "helios_writes"
 
 
 class StoreSettings(Protocol):
@@ -99,8 +100,9 @@ def read_transaction(bind: sa.Engine | sa.Connection) -> Iterator[sa.Connection]
     if isinstance(bind, sa.Connection):
         yield bind
         return
-    with typed_faults(bind.url), bind.connect().execution_options(**{_READS: True}) as connection:
-        yield connection
+    options = {"postgresql_readonly": True} if bind.dialect.name == "postgresql" else {}
+    with typed_faults(bind.url), bind.connect() as connection:
+        yield connection.execution_options(**options)
 
 
 @contextlib.contextmanager
@@ -109,8 +111,15 @@ def write_transaction(engine: sa.Engine) -> Iterator[sa.Connection]:
 
     Raises StoreError for what the database cannot do (StoreBusy after 10 s without the lock).
     """
-    with typed_faults(engine.url), engine.begin() as connection:
+    with typed_faults(engine.url), writing_connection(engine) as connection, connection.begin():
         yield connection
+
+
+@contextlib.contextmanager
+def writing_connection(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """A connection whose transactions may write; for `write_transaction` and `upgrade`."""
+    with engine.connect() as connection:
+        yield connection.execution_options(**{_WRITES: True})
 
 
 def _open_sqlite(url: sa.URL, readonly: bool) -> sa.Engine:
@@ -137,8 +146,10 @@ def _open_sqlite(url: sa.URL, readonly: bool) -> sa.Engine:
 
     @event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:
-        reads = readonly or connection.get_execution_options().get(_READS, False)
-        connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+        writes = bool(connection.get_execution_options().get(_WRITES)) and not readonly
+        if not readonly:
+            connection.exec_driver_sql(f"PRAGMA query_only={'OFF' if writes else 'ON'}")
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
 

@@ -1,0 +1,258 @@
+"""Reads of the trace store, for `/api` and the dashboard alike.
+
+Functions take an engine or an open connection and return rows as dicts whose keys are the SQL column names; times
+are aware UTC datetimes. Lists are newest first. They raise InvalidFilter for a filter that cannot be used and
+StoreError for what the database cannot do. All are synchronous: call them in a thread from asyncio.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from scheduler.plans import Reason
+from scheduler.records import FinishReason
+from scheduler.shapes import GraphKind
+from service.store import filters
+from service.store.engines import read_transaction
+from service.store.tables import (
+    engine_runs,
+    journal_offsets,
+    plan_alternatives,
+    plan_lanes,
+    plans,
+    requests,
+    trace_gaps,
+)
+
+Bind = sa.Engine | sa.Connection
+Row = dict[str, Any]
+Time = str | dt.datetime | None
+
+KINDS = tuple(kind.value for kind in GraphKind)
+REASONS = tuple(reason.value for reason in Reason)
+RUNNING = "running"
+FINISHES = (*(reason.value for reason in FinishReason), RUNNING)
+OUTCOMES = ("in_flight", "completed", "failed", "abandoned", "lost")
+
+_PLAN_ORDER = (plans.c.committed_at.desc(), plans.c.run_id.desc(), plans.c.fence.desc())
+_plan_position = sa.tuple_(plans.c.committed_at, plans.c.run_id, plans.c.fence)
+_REQUEST_ORDER = (requests.c.arrived_at.desc(), requests.c.run_id.desc(), requests.c.request_id.desc())
+_request_position = sa.tuple_(requests.c.arrived_at, requests.c.run_id, requests.c.request_id)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a list. `next` is the cursor of the following page, None on the last one."""
+
+    items: list[Row]
+    next: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlanDetail:
+    """One plan with its lanes (by lane number) and runner-ups (by rank). `episode` waits for the ledgers."""
+
+    plan: Row
+    lanes: list[Row]
+    alternatives: list[Row]
+    episode: Row | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TraceHealth:
+    """How far the recorder is. `gaps`: the newest 100 of `gap_count`; `offsets`: one per journal and sink."""
+
+    newest_run: Row | None
+    last_committed_at: dt.datetime | None
+    in_flight: int
+    gap_count: int
+    gaps: list[Row]
+    offsets: list[Row]
+
+
+def list_plans(
+    bind: Bind,
+    *,
+    since: Time = None,
+    until: Time = None,
+    kind: str | None = None,
+    reason: str | None = None,
+    shape: str | None = None,
+    request: str | None = None,
+    run: str | None = None,
+    outcome: str | None = None,
+    policy_version: int | None = None,
+    limit: int | str = 100,
+    cursor: str | None = None,
+) -> Page:
+    """Plans, newest first. `since` is included, `until` excluded; `request` keeps the plans that served it."""
+    size, start = filters.limit_filter(limit), filters.read_plan_cursor(cursor)
+    query = within(sa.select(plans), plans.c.committed_at, since, until)
+    query = _equal(query, plans.c.kind, filters.one_of("kind", kind, KINDS))
+    query = _equal(query, plans.c.reason, filters.one_of("reason", reason, REASONS))
+    query = _equal(query, plans.c.outcome, filters.one_of("outcome", outcome, OUTCOMES))
+    query = _equal(query, plans.c.run_id, filters.identifier("run", run))
+    query = _equal(query, plans.c.policy_version, policy_version)
+    for name, value in filters.shape_filter(shape).items():
+        query = _equal(query, plans.c[name], value)
+    served = filters.identifier("request", request)
+    if served is not None:
+        lanes = sa.select(plan_lanes.c.run_id, plan_lanes.c.fence).where(plan_lanes.c.request_id == served)
+        query = query.where(sa.tuple_(plans.c.run_id, plans.c.fence).in_(lanes))
+    if start is not None:
+        query = query.where(_plan_position < _key(start.at, start.run_id, start.fence))
+    rows = rows_of(bind, query.order_by(*_PLAN_ORDER).limit(size + 1))
+    return _page(rows, size, lambda row: filters.PlanCursor(row["committed_at"], row["run_id"], row["fence"]))
+
+
+def get_plan(bind: Bind, run_id: str, fence: int) -> PlanDetail | None:
+    """The plan with its lanes and runner-ups, or None."""
+    if not _could_be_key(run_id, fence):
+        return None
+    with read_transaction(bind) as connection:
+        found = rows_of(connection, sa.select(plans).where(plans.c.run_id == run_id, plans.c.fence == fence))
+        if not found:
+            return None
+        lanes, alternatives = (
+            rows_of(
+                connection, sa.select(table).where(table.c.run_id == run_id, table.c.fence == fence).order_by(order)
+            )
+            for table, order in ((plan_lanes, plan_lanes.c.lane), (plan_alternatives, plan_alternatives.c.rank))
+        )
+    return PlanDetail(found[0], lanes, alternatives)
+
+
+def recent_plans(bind: Bind, limit: int, after: tuple[str, int] | None = None) -> list[Row]:
+    """The newest `limit` plans, newest first; with `after`, only those behind that (run_id, fence).
+
+    When `limit` rows come back there may be more between them and `after`. An `after` that is not in the store
+    (pruned) is ignored.
+    """
+    size = filters.limit_filter(limit)
+    query = sa.select(plans).order_by(*_PLAN_ORDER).limit(size)
+    with read_transaction(bind) as connection:
+        if after is not None and _could_be_key(*after):
+            key = sa.select(plans.c.committed_at).where(plans.c.run_id == after[0], plans.c.fence == after[1])
+            known_at = connection.execute(key).scalar()
+            if known_at is not None:
+                query = query.where(_plan_position > _key(known_at, *after))
+        return rows_of(connection, query)
+
+
+def plan_neighbours(bind: Bind, run_id: str, fence: int) -> tuple[int | None, int | None]:
+    """The fences before and after `fence` that the run has plans for."""
+    if not _could_be_key(run_id, fence):
+        return None, None
+    of_run = plans.c.run_id == run_id
+    query = sa.select(
+        sa.select(sa.func.max(plans.c.fence)).where(of_run, plans.c.fence < fence).scalar_subquery(),
+        sa.select(sa.func.min(plans.c.fence)).where(of_run, plans.c.fence > fence).scalar_subquery(),
+    )
+    with read_transaction(bind) as connection:
+        before, behind = connection.execute(query).one()
+    return before, behind
+
+
+def list_requests(
+    bind: Bind,
+    *,
+    since: Time = None,
+    until: Time = None,
+    run: str | None = None,
+    request: str | None = None,
+    finish_reason: str | None = None,
+    limit: int | str = 100,
+    cursor: str | None = None,
+) -> Page:
+    """Requests by arrival, newest first. finish_reason "running" keeps those that have not ended."""
+    size, start = filters.limit_filter(limit), filters.read_request_cursor(cursor)
+    query = within(sa.select(requests), requests.c.arrived_at, since, until)
+    query = _equal(query, requests.c.run_id, filters.identifier("run", run))
+    query = _equal(query, requests.c.request_id, filters.identifier("request", request))
+    if filters.one_of("finish_reason", finish_reason, FINISHES) == RUNNING:
+        query = query.where(requests.c.finish_reason.is_(None))
+    else:
+        query = _equal(query, requests.c.finish_reason, finish_reason)
+    if start is not None:
+        query = query.where(_request_position < _key(start.at, start.run_id, start.request_id))
+    rows = rows_of(bind, query.order_by(*_REQUEST_ORDER).limit(size + 1))
+    return _page(rows, size, lambda row: filters.RequestCursor(row["arrived_at"], row["run_id"], row["request_id"]))
+
+
+def get_request(bind: Bind, run_id: str, request_id: str) -> Row | None:
+    """The request, or None. Its plans: `list_plans(bind, run=run_id, request=request_id)`."""
+    if not (_could_be_key(run_id, 0) and _could_be_key(request_id, 0)):
+        return None
+    query = sa.select(requests).where(requests.c.run_id == run_id, requests.c.request_id == request_id)
+    found = rows_of(bind, query)
+    return found[0] if found else None
+
+
+def list_runs(bind: Bind, *, limit: int | str = 100) -> list[Row]:
+    """Engine runs, newest first."""
+    order = (engine_runs.c.started_at.desc(), engine_runs.c.run_id.desc())
+    return rows_of(bind, sa.select(engine_runs).order_by(*order).limit(filters.limit_filter(limit)))
+
+
+def trace_health(bind: Bind) -> TraceHealth:
+    """How far the recorder is and what is missing."""
+    with read_transaction(bind) as connection:
+        runs = list_runs(connection, limit=1)
+        return TraceHealth(
+            newest_run=runs[0] if runs else None,
+            last_committed_at=connection.execute(sa.select(sa.func.max(plans.c.committed_at))).scalar(),
+            in_flight=_count(connection, sa.select(sa.func.count()).where(plans.c.outcome == "in_flight")),
+            gap_count=_count(connection, sa.select(sa.func.count()).select_from(trace_gaps)),
+            gaps=rows_of(connection, sa.select(trace_gaps).order_by(trace_gaps.c.id.desc()).limit(100)),
+            offsets=rows_of(
+                connection, sa.select(journal_offsets).order_by(journal_offsets.c.journal_id, journal_offsets.c.sink)
+            ),
+        )
+
+
+def within(
+    query: sa.Select[*tuple[Any, ...]], column: sa.ColumnClause[Any], since: Time, until: Time
+) -> sa.Select[*tuple[Any, ...]]:
+    """`query` limited to `column` from `since` (included) to `until` (excluded). Raises InvalidFilter."""
+    first, last = filters.time_range(since, until)
+    if first is not None:
+        query = query.where(column >= first)
+    return query if last is None else query.where(column < last)
+
+
+def _equal(
+    query: sa.Select[*tuple[Any, ...]], column: sa.Column[Any], value: str | int | None
+) -> sa.Select[*tuple[Any, ...]]:
+    return query if value is None else query.where(column == value)
+
+
+def _key(at: dt.datetime, run_id: str, last: str | int) -> sa.Tuple:
+    """A keyset position; bound with the column types, so that times compare as the database stores them."""
+    return sa.tuple_(
+        sa.bindparam(None, at, type_=plans.c.committed_at.type), sa.literal(run_id, sa.Text), sa.literal(last)
+    )
+
+
+def _could_be_key(text: str, number: int) -> bool:
+    return text.isprintable() and len(text) <= filters.MAX_TEXT and -(1 << 63) <= number < 1 << 63
+
+
+def rows_of(bind: Bind, query: sa.Select[*tuple[Any, ...]]) -> list[Row]:
+    """The query's rows as dicts. Raises StoreError."""
+    with read_transaction(bind) as connection:
+        return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def _count(connection: sa.Connection, query: sa.Select[int]) -> int:
+    return connection.execute(query).scalar_one()
+
+
+def _page(rows: Sequence[Row], size: int, cursor_of: Any) -> Page:
+    more = len(rows) > size
+    items = list(rows[:size])
+    return Page(items, filters.write_cursor(cursor_of(items[-1])) if more else None)
