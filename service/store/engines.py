@@ -22,6 +22,7 @@ from service.store.faults import typed_faults
 
 BUSY_TIMEOUT_MS = 10_000
 CONNECT_TIMEOUT_S = 5
+TCP_TIMEOUT_MS = 20_000
 WAL_SIZE_LIMIT_BYTES = 64 << 20
 _WRITES = "helios_writes"
 
@@ -160,6 +161,6 @@ def _open_postgresql(url: sa.URL, readonly: bool) -> sa.Engine:
     if readonly:
         options.append("-c default_transaction_read_only=on")
     arguments: dict[str, Any] = {"options": " ".join(options), "application_name": "helios"}
-    if "connect_timeout" not in url.query:
-        arguments["connect_timeout"] = CONNECT_TIMEOUT_S
+    limits = {"connect_timeout": CONNECT_TIMEOUT_S, "tcp_user_timeout": TCP_TIMEOUT_MS}
+    arguments.update({name: value for name, value in limits.items() if name not in url.query})
     return sa.create_engine(url, connect_args=arguments, pool_pre_ping=True)

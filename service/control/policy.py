@@ -1,0 +1,255 @@
+"""Live policy changes, shared by HTTP and the dashboard.
+
+The order of one change, and what is left when the process dies in between:
+1. one transaction checks the expected version and writes the new one as pending   -> nothing reached the engine;
+2. the engine takes it over between two plans and acknowledges                     -> pending is refused at the
+   next start, and that engine is gone;
+3. one transaction marks it applied                                               -> it is in force.
+When 2 fails or 3 cannot be written, the engine is first given the version in force back, then the pending one is
+marked refused; while it is pending no other process can start a change, so the two cannot cross. Commands reach
+the engine in order, so a late version is followed by the one in force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime as dt
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from scheduler.errors import InvalidPolicy
+from scheduler.policy import CoefficientValue
+from service.control.errors import ChangeRefused, EngineDidNotAnswer, InvalidChange
+from service.control.proposals import Opened, Proposal, open_change, record_invalid
+from service.control.start import resolve_initial_policy
+from service.control.versions import (
+    Outcome,
+    PolicyVersion,
+    State,
+    list_attempts,
+    list_versions,
+    newest,
+    newest_applied,
+    record_attempt,
+    refuse_withdrawn,
+    settle,
+)
+from service.ipc.errors import PolicyRejected
+from service.store.engines import read_transaction, write_transaction
+from service.store.errors import StoreError, StoreUnavailable
+
+__all__ = ["Apply", "PolicyControl", "PolicyVersion", "resolve_initial_policy"]
+
+Apply = Callable[[int, dict[str, CoefficientValue]], Awaitable[int]]
+APPLY_TIMEOUT_S = 5.0
+MARK_TRIES = 3
+MARK_PAUSE_S = 0.2
+
+
+def _utc_now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
+
+
+class PolicyControl:
+    """Reads and changes the policy of one running engine. One per process, on one event loop.
+
+    `apply(version, coefficients)` gives the engine a version and returns the fence after which it holds; it must
+    deliver in order. Database work runs in threads. A change runs to its end even when its caller is cancelled.
+    """
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        apply: Apply,
+        *,
+        apply_timeout_s: float = APPLY_TIMEOUT_S,
+        mark_pause_s: float = MARK_PAUSE_S,
+        now: Callable[[], dt.datetime] = _utc_now,
+    ) -> None:
+        self._engine = engine
+        self._apply = apply
+        self._apply_timeout_s = apply_timeout_s
+        self._mark_pause_s = mark_pause_s
+        self._now = now
+        self._turn = asyncio.Lock()
+        self._changes: set[asyncio.Task[PolicyVersion]] = set()
+        self._withdrawn: set[int] = set()
+
+    async def current(self) -> PolicyVersion:
+        """The version in force. Raises NoPolicy, UnreadablePolicy, StoreError."""
+        if self._withdrawn:
+            async with self._turn:
+                await self._tell_store_of_withdrawn()
+        return await asyncio.to_thread(self._read, newest_applied)
+
+    async def history(self, limit: int = 100) -> list[PolicyVersion]:
+        """The newest versions, newest first, refused ones too. Raises UnreadablePolicy, StoreError."""
+        return await asyncio.to_thread(self._read, lambda connection: list_versions(connection, limit))
+
+    async def attempts(self, limit: int = 100) -> list[dict[str, Any]]:
+        """The newest rows of the audit `policy_attempts`, newest first. Raises StoreError."""
+        return await asyncio.to_thread(self._read, lambda connection: list_attempts(connection, limit))
+
+    async def change(
+        self,
+        *,
+        expected_version: int,
+        preset: str | None = None,
+        coefficients: Mapping[str, Any] | None = None,
+        actor: str,
+        note: str = "",
+    ) -> PolicyVersion:
+        """Takes the preset first, then the coefficients; returns the new version once the engine uses it.
+
+        Unchanged values make no version and return the one in force. Raises InvalidPolicy, InvalidChange,
+        StalePolicy, ChangeInProgress, EngineDidNotAnswer, ChangeRefused, StoreError and the engine client's errors;
+        after any of them the policy in force is what it was.
+        """
+        given = {} if coefficients is None else coefficients
+        return await self._carry_out(Proposal(expected_version, actor, note, preset, given))
+
+    async def rollback(
+        self, *, expected_version: int, to_version: int | None = None, actor: str, note: str = ""
+    ) -> PolicyVersion:
+        """A new version with an older one's values; without `to_version` those of the current one's parent.
+
+        Raises UnknownVersion, and what `change` raises.
+        """
+        return await self._carry_out(Proposal(expected_version, actor, note, rollback=True, to_version=to_version))
+
+    async def reconcile(self, engine_version: int) -> bool:
+        """Gives an engine that reports another version the one in force; True when it did.
+
+        For when an engine connects. Raises what `apply` raises, EngineDidNotAnswer, NoPolicy, StoreError.
+        """
+        async with self._turn:
+            await self._tell_store_of_withdrawn()
+            current, waiting = await asyncio.to_thread(self._read, lambda c: (newest_applied(c), newest(c, "pending")))
+            if waiting is not None or current.version == engine_version:
+                return False
+            await self._hand_over(current)
+            return True
+
+    async def close(self) -> None:
+        """Waits for changes under way."""
+        await asyncio.gather(*self._changes, return_exceptions=True)
+
+    async def _carry_out(self, proposal: Proposal) -> PolicyVersion:
+        task = asyncio.create_task(self._change_in_turn(proposal))
+        self._changes.add(task)
+        task.add_done_callback(self._forget)
+        return await asyncio.shield(task)
+
+    def _forget(self, task: asyncio.Task[PolicyVersion]) -> None:
+        self._changes.discard(task)
+        if not task.cancelled():
+            task.exception()  # the caller may be gone; the audit has the outcome
+
+    async def _change_in_turn(self, proposal: Proposal) -> PolicyVersion:
+        try:
+            tidy = proposal.checked()
+        except (InvalidPolicy, InvalidChange) as error:
+            with contextlib.suppress(StoreError):
+                await asyncio.to_thread(record_invalid, self._engine, proposal, str(error), self._now())
+            raise
+        async with self._turn:
+            withdrawn = frozenset(self._withdrawn)
+            opened = await asyncio.to_thread(open_change, self._engine, tidy, withdrawn, self._now())
+            self._withdrawn -= withdrawn
+            if opened.pending is None:
+                return opened.current
+            await self._try_engine(opened, opened.pending, tidy)
+            return await self._confirm(opened, opened.pending, tidy)
+
+    async def _try_engine(self, opened: Opened, pending: PolicyVersion, proposal: Proposal) -> None:
+        try:
+            await self._hand_over(pending)
+        except Exception as error:
+            if not isinstance(error, PolicyRejected):  # the engine may have it, or get it late
+                await self._give_back(opened.current)
+            await self._refuse(pending, proposal, str(error))
+            raise
+
+    async def _confirm(self, opened: Opened, pending: PolicyVersion, proposal: Proposal) -> PolicyVersion:
+        try:
+            state, at = await self._mark(pending, "applied", proposal, "")
+        except StoreError as error:
+            back = await self._give_back(opened.current)
+            await self._refuse(pending, proposal, "the store could not be written", tries=1)
+            holds = "is in force again" if back else "is in force again as soon as the engine answers"
+            raise StoreUnavailable(
+                f"the change was withdrawn, since the store could not be written; version {opened.current.version} "
+                f"{holds} ({error})"
+            ) from error
+        if state != "applied":
+            raise ChangeRefused(
+                f"version {pending.version} was withdrawn by a restart while the engine took it over; look at the "
+                "policy in force and try again"
+            )
+        return dataclasses.replace(pending, state="applied", applied_at=at)
+
+    async def _hand_over(self, version: PolicyVersion) -> int:
+        """The fence after which the engine uses the version. Raises EngineDidNotAnswer and `apply`'s errors."""
+        try:
+            async with asyncio.timeout(self._apply_timeout_s):
+                return await self._apply(version.version, version.config.as_dict())
+        except TimeoutError as error:
+            raise EngineDidNotAnswer(
+                f"the engine did not acknowledge version {version.version} within {self._apply_timeout_s:g} s; "
+                "the policy in force is unchanged. Look at /health/ready and try again"
+            ) from error
+
+    async def _give_back(self, current: PolicyVersion) -> bool:
+        """Gives the engine the version in force again. A dead engine needs nothing: the next one starts with it."""
+        try:
+            await self._hand_over(current)
+        except Exception:  # whatever keeps the engine from answering, the first error is the one to report
+            return False
+        return True
+
+    async def _refuse(
+        self, pending: PolicyVersion, proposal: Proposal, reason: str, *, tries: int = MARK_TRIES
+    ) -> None:
+        try:
+            await self._mark(pending, "refused", proposal, reason, tries)
+        except StoreError:
+            self._withdrawn.add(pending.version)
+
+    async def _mark(
+        self, pending: PolicyVersion, state: State, proposal: Proposal, reason: str, tries: int = MARK_TRIES
+    ) -> tuple[State, dt.datetime]:
+        """Settles the pending version; the state that it has then, and when. Raises StoreError after `tries`."""
+
+        def write() -> tuple[State, dt.datetime]:
+            now = self._now()
+            with write_transaction(self._engine) as connection:
+                found = settle(connection, pending.version, state, now)
+                outcome: Outcome = "applied" if found == "applied" else "refused"
+                record_attempt(connection, outcome, reason, proposal.request(), proposal.actor, now)
+            return found, now
+
+        for _ in range(tries - 1):
+            with contextlib.suppress(StoreError):
+                return await asyncio.to_thread(write)
+            await asyncio.sleep(self._mark_pause_s)
+        return await asyncio.to_thread(write)
+
+    async def _tell_store_of_withdrawn(self) -> None:
+        """Marks versions refused that the store did not hear of. The caller holds the turn."""
+        withdrawn = frozenset(self._withdrawn)
+
+        def write() -> None:
+            with write_transaction(self._engine) as connection:
+                refuse_withdrawn(connection, withdrawn)
+
+        if withdrawn:
+            await asyncio.to_thread(write)
+            self._withdrawn -= withdrawn
+
+    def _read(self, query: Callable[[sa.Connection], Any]) -> Any:
+        with read_transaction(self._engine) as connection:
+            return query(connection)

@@ -1,0 +1,154 @@
+"""From a wanted change to a pending version: the one transaction that decides whether it may be tried."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from scheduler.policy import PRESETS, PolicyConfig
+from service.control.checks import check_coefficients, checked_actor, checked_note, checked_version
+from service.control.errors import ChangeInProgress, ControlError, StalePolicy, UnknownVersion, UnreadablePolicy
+from service.control.versions import (
+    Outcome,
+    PolicyVersion,
+    find,
+    insert,
+    lock_versions,
+    newest,
+    newest_applied,
+    record_attempt,
+    refuse_pending,
+    refuse_withdrawn,
+)
+from service.store.engines import write_transaction
+
+ABANDONED_AFTER = dt.timedelta(seconds=60)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Proposal:
+    """A change that someone wants. With `rollback` the values of `to_version` (None: the parent) are taken over."""
+
+    expected_version: int
+    actor: str
+    note: str = ""
+    preset: str | None = None
+    coefficients: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    rollback: bool = False
+    to_version: int | None = None
+
+    def request(self) -> dict[str, Any]:
+        """What was asked, for the audit."""
+        names = ["expected_version", "note", *(["to_version"] if self.rollback else ["preset", "coefficients"])]
+        return {name: getattr(self, name) for name in names}
+
+    def checked(self) -> Proposal:
+        """The proposal with tidy text. Raises InvalidChange or InvalidPolicy; nothing was read or written."""
+        checked_version("expected_version", self.expected_version)
+        if self.to_version is not None:
+            checked_version("to_version", self.to_version)
+        check_coefficients(self.preset, self.coefficients)
+        return dataclasses.replace(self, actor=checked_actor(self.actor), note=checked_note(self.note))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Opened:
+    """What is in force, and the version that waits for the engine; None when nothing would change."""
+
+    current: PolicyVersion
+    pending: PolicyVersion | None
+
+
+def record_invalid(engine: sa.Engine, proposal: Proposal, reason: str, now: dt.datetime) -> None:
+    """Writes a change that failed its checks into the audit. Raises StoreError."""
+    with write_transaction(engine) as connection:
+        record_attempt(connection, "invalid", reason, proposal.request(), proposal.actor, now)
+
+
+def open_change(engine: sa.Engine, proposal: Proposal, withdrawn: Iterable[int], now: dt.datetime) -> Opened:
+    """Writes the proposal as a pending version when it builds on the newest applied one and none other is pending.
+
+    `withdrawn` are versions of this process that the store still has to learn are refused. A pending version older
+    than ABANDONED_AFTER belongs to a process that died, and is refused. Every outcome but success leaves a row in
+    the audit, in the same transaction.
+
+    Raises StalePolicy, ChangeInProgress, UnknownVersion, NoPolicy, UnreadablePolicy, StoreError.
+    """
+    with write_transaction(engine) as connection:
+        lock_versions(connection)
+        refuse_withdrawn(connection, withdrawn)
+        refuse_pending(connection, before=now - ABANDONED_AFTER)
+        current = newest_applied(connection)
+        try:
+            config, note = _wanted(connection, proposal, current)
+            _check_turn(connection, proposal, current, config)
+        except ControlError as error:
+            failure: ControlError = error
+            outcome: Outcome = "stale" if isinstance(error, StalePolicy) else "pending"
+            outcome = "invalid" if isinstance(error, UnknownVersion | UnreadablePolicy) else outcome
+            record_attempt(connection, outcome, str(error), proposal.request(), proposal.actor, now)
+        else:
+            if config == current.config:
+                record_attempt(connection, "unchanged", "", proposal.request(), proposal.actor, now)
+                return Opened(current, None)
+            pending = insert(
+                connection,
+                config,
+                state="pending",
+                actor=proposal.actor,
+                note=note,
+                parent=current.version,
+                now=now,
+            )
+            return Opened(current, pending)
+    raise failure
+
+
+def _wanted(connection: sa.Connection, proposal: Proposal, current: PolicyVersion) -> tuple[PolicyConfig, str]:
+    """The values and the note that the caller asked for, seen from the version that the caller looked at."""
+    if not proposal.rollback:
+        return _merged(_seen(connection, proposal, current).config, proposal), proposal.note
+    number = proposal.to_version
+    if number is None:
+        number = current.parent_version
+    target = None if number is None else find(connection, number)
+    if target is None:
+        raise UnknownVersion(
+            "there is no earlier policy version" if number is None else f"there is no policy version {number}"
+        )
+    if target.applied_at is None:
+        raise UnknownVersion(f"policy version {number} is {target.state} and was never in force")
+    note = f"rollback to {target.version}"
+    return target.config, f"{note}: {proposal.note}" if proposal.note else note
+
+
+def _seen(connection: sa.Connection, proposal: Proposal, current: PolicyVersion) -> PolicyVersion:
+    """The version that the caller looked at; the current one when that cannot be read."""
+    if proposal.expected_version == current.version:
+        return current
+    try:
+        return find(connection, proposal.expected_version) or current
+    except UnreadablePolicy:
+        return current
+
+
+def _merged(base: PolicyConfig, proposal: Proposal) -> PolicyConfig:
+    start = base if proposal.preset is None else PRESETS[proposal.preset]
+    return start.merged(proposal.coefficients)
+
+
+def _check_turn(connection: sa.Connection, proposal: Proposal, current: PolicyVersion, wanted: PolicyConfig) -> None:
+    if proposal.expected_version != current.version:
+        yours, theirs = wanted.as_dict(), current.config.as_dict()
+        difference = {n: {"yours": yours[n], "theirs": theirs[n]} for n in yours if yours[n] != theirs[n]}
+        raise StalePolicy(proposal.expected_version, current, difference)
+    waiting = newest(connection, "pending")
+    if waiting is not None:
+        raise ChangeInProgress(
+            f"version {waiting['version']} by {waiting['actor']} waits for the engine since "
+            f"{waiting['created_at']:%H:%M:%S} UTC; try again in a moment"
+        )

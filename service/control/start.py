@@ -1,0 +1,92 @@
+"""The policy that an engine starts with."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+
+from scheduler.policy import PolicyConfig
+from service.control.checks import check_coefficients
+from service.control.errors import UnreadablePolicy
+from service.control.versions import PolicyVersion, insert, lock_versions, newest, refuse_pending, version_of
+from service.store.engines import write_transaction
+
+
+class PolicyFlags(Protocol):
+    """The command-line flags that set a policy; None where the flag was not given."""
+
+    @property
+    def scheduler_policy(self) -> str | None: ...
+
+    @property
+    def scheduler_terminal_value(self) -> float | None: ...
+
+    @property
+    def scheduler_terminal_age_price(self) -> float | None: ...
+
+
+def resolve_initial_policy(engine: sa.Engine, settings: PolicyFlags) -> PolicyVersion:
+    """The policy to start an engine with, applied in the store before the engine sees it.
+
+    The newest applied version wins; on the first start that is version 1, "balanced" by "default". A flag that
+    differs from it makes a new version by "command line". Versions still pending are refused: whatever engine they
+    were sent to is gone. For a restart of the engine alone leave the flags None, or they undo later changes.
+
+    Raises InvalidPolicy (flags; nothing is written), UnreadablePolicy, StoreError.
+    """
+    preset = settings.scheduler_policy
+    changes = _changes(settings)
+    check_coefficients(preset, changes)
+    now = dt.datetime.now(dt.UTC)
+    with write_transaction(engine) as connection:
+        lock_versions(connection)
+        refuse_pending(connection)
+        row = newest(connection, "applied")
+        if row is None:
+            first = insert(
+                connection, PolicyConfig.balanced(), state="applied", actor="default", note="", parent=None, now=now
+            )
+            current: PolicyVersion | None = first
+            parent = first.version
+        else:
+            current = _readable(row, replaced=preset is not None)
+            parent = row["version"]
+        if preset is not None:
+            config = PolicyConfig.preset(preset).merged(changes)
+        else:
+            assert current is not None, "only a preset stands in for an unreadable version"
+            config = current.config.merged(changes)
+        if current is not None and current.config == config:
+            return current
+        return insert(
+            connection, config, state="applied", actor="command line", note=_note(settings), parent=parent, now=now
+        )
+
+
+def _readable(row: sa.RowMapping, *, replaced: bool) -> PolicyVersion | None:
+    """The row's version; None when it cannot be read and a preset replaces it anyway."""
+    try:
+        return version_of(row)
+    except UnreadablePolicy:
+        if replaced:
+            return None
+        raise
+
+
+def _changes(settings: PolicyFlags) -> dict[str, Any]:
+    given = {
+        "terminal_value": settings.scheduler_terminal_value,
+        "terminal_age_price": settings.scheduler_terminal_age_price,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _note(settings: PolicyFlags) -> str:
+    flags = {
+        "--scheduler-policy": settings.scheduler_policy,
+        "--scheduler-terminal-value": settings.scheduler_terminal_value,
+        "--scheduler-terminal-age-price": settings.scheduler_terminal_age_price,
+    }
+    return " ".join(f"{flag} {value}" for flag, value in flags.items() if value is not None)
