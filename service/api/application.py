@@ -1,0 +1,84 @@
+"""The Litestar application: routes, errors, limits and the guard against other origins."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+
+import anyio
+import sqlalchemy as sa
+from litestar import Litestar
+from litestar.datastructures import State
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.types import ControllerRouterHandler
+from prometheus_client import CollectorRegistry
+
+from service.api.context import STORE_THREADS, ApiContext
+from service.api.engine_port import EnginePort
+from service.api.origins import OriginGuard, is_loopback
+from service.api.problems import handle_exception
+from service.api.routes import ROUTES
+from service.control.policy import PolicyControl
+from service.settings import Settings
+from service.text import TextModel
+
+MAX_BODY_BYTES = 4 << 20
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("helios-serving")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def create_app(
+    settings: Settings,
+    *,
+    text_model: TextModel,
+    engine_client: EnginePort,
+    store_engine: sa.Engine,
+    control: PolicyControl,
+    mounts: Sequence[ControllerRouterHandler] = (),
+    registry: CollectorRegistry | None = None,
+) -> Litestar:
+    """The HTTP application. It starts and closes `engine_client`; the rest belongs to the caller."""
+    context = ApiContext(
+        settings=settings,
+        text_model=text_model,
+        engine=engine_client,
+        store=store_engine,
+        control=control,
+        registry=registry or CollectorRegistry(),
+        started_at=int(time.time()),
+        store_threads=anyio.CapacityLimiter(STORE_THREADS),
+    )
+    return Litestar(
+        [*ROUTES, *mounts],
+        state=State({"context": context}),
+        lifespan=[_connection(engine_client)],
+        middleware=[OriginGuard(loopback_only=is_loopback(settings.host))],
+        exception_handlers={Exception: handle_exception},
+        request_max_body_size=MAX_BODY_BYTES,
+        openapi_config=OpenAPIConfig(
+            title="Helios", version=_version(), path="/schema", render_plugins=[JsonRenderPlugin(path="/openapi.json")]
+        ),
+        logging_config=None,
+        debug=False,
+    )
+
+
+def _connection(engine: EnginePort) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
+    @contextlib.asynccontextmanager
+    async def connected(_app: Litestar) -> AsyncIterator[None]:
+        await engine.start()
+        try:
+            yield
+        finally:
+            await engine.close()
+
+    return connected

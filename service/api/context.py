@@ -1,0 +1,77 @@
+"""What every route shares: one frozen record made at start-up, plus the set of open generations."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import anyio
+import anyio.to_thread
+import sqlalchemy as sa
+from litestar import Request
+from prometheus_client import CollectorRegistry
+
+from service.api.engine_port import EnginePort
+from service.api.errors import EngineNotReady, ShuttingDown
+from service.control.policy import PolicyControl
+from service.ipc.messages import EngineReady
+from service.settings import Settings
+from service.text import TextModel
+
+if TYPE_CHECKING:
+    from service.api.generation import Generation
+
+P = ParamSpec("P")
+T = TypeVar("T")
+STORE_THREADS = 4
+_WHY = {
+    "starting": "The engine is starting",
+    "down": "The engine went away and a new one is starting",
+    "stopping": "The engine is stopping",
+}
+
+
+@dataclasses.dataclass(slots=True)
+class ApiContext:
+    """Everything the routes work with. `open` and `stopping` are the only things that change."""
+
+    settings: Settings
+    text_model: TextModel
+    engine: EnginePort
+    store: sa.Engine
+    control: PolicyControl
+    registry: CollectorRegistry
+    started_at: int
+    store_threads: anyio.CapacityLimiter
+    stopping: bool = False
+    open: set[Generation] = dataclasses.field(default_factory=set)
+
+    def require_engine(self) -> EngineReady:
+        """The ready engine; raises ShuttingDown or EngineNotReady."""
+        if self.stopping:
+            raise ShuttingDown("The server is shutting down; ask again once it is back.")
+        ready = self.engine.ready
+        if self.engine.state != "ready" or ready is None:
+            raise EngineNotReady(f"{_WHY.get(self.engine.state, 'The engine is not ready')}; try again in a moment.")
+        return ready
+
+    def begin_shutdown(self) -> None:
+        """Take nothing more and end every open generation with a terminal event. On the event loop's thread."""
+        self.stopping = True
+        for generation in list(self.open):
+            generation.interrupt()
+
+    async def read(self, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a database read in a thread of its own small pool.
+
+        A caller that is cancelled waits for the query, so its connection always goes back to the pool.
+        """
+        return await anyio.to_thread.run_sync(functools.partial(query, *args, **kwargs), limiter=self.store_threads)
+
+
+def context_of(request: Request[Any, Any, Any]) -> ApiContext:
+    """The application's context."""
+    context: ApiContext = request.app.state.context
+    return context

@@ -1,0 +1,80 @@
+"""Typed errors of the HTTP border.
+
+ApiError
+├── BadRequest           400  the body or a parameter cannot be used; `param` says which
+├── ContextExceeded      400  prompt, or prompt plus max_tokens, are longer than the model's context
+├── CrossOrigin          403  a browser page of another origin tries to change something
+├── NotFound             404  no such plan, request, run or model
+├── ModelNotFound        404  a model that is not served here
+├── Unprocessable        422  well-formed, but a value is not allowed
+├── PreconditionRequired 428  a change without If-Match
+├── QueueFull            429  as many requests as the server takes are open
+├── GenerationFailed     500  the engine could not go on with a request
+├── EngineNotReady       503  the engine starts, stops or is down
+└── ShuttingDown         503  the server ends
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class ApiError(Exception):
+    """Base of the errors that the HTTP border itself raises."""
+
+
+class BadRequest(ApiError):
+    """A body or parameter that cannot be used. The message says what is allowed."""
+
+    def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
+        self.param = param
+        self.code = code
+        super().__init__(message)
+
+
+class ContextExceeded(ApiError):
+    """The request does not fit the model's context."""
+
+    def __init__(self, message: str, param: str) -> None:
+        self.param = param
+        super().__init__(message)
+
+
+class CrossOrigin(ApiError):
+    """A change that a browser page of another origin asks for."""
+
+
+class NotFound(ApiError):
+    """No such thing."""
+
+
+class ModelNotFound(ApiError):
+    """A model that is not served here."""
+
+
+class Unprocessable(ApiError):
+    """Well-formed values that are not allowed; `problems` maps each name to what is."""
+
+    def __init__(self, problems: Mapping[str, str]) -> None:
+        self.problems = dict(problems)
+        super().__init__("; ".join(f"{name}: {why}" for name, why in sorted(problems.items())))
+
+
+class PreconditionRequired(ApiError):
+    """A change without If-Match."""
+
+
+class QueueFull(ApiError):
+    """As many requests as the server takes are open."""
+
+
+class GenerationFailed(ApiError):
+    """The engine could not go on with a request."""
+
+
+class EngineNotReady(ApiError):
+    """The engine starts, stops or is down."""
+
+
+class ShuttingDown(ApiError):
+    """The server ends."""

@@ -1,0 +1,77 @@
+"""GET /health/live, /health/ready, /metrics and /."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import sqlalchemy as sa
+from litestar import Request, Response, get
+from litestar.response import Redirect
+
+from service.api.context import ApiContext, context_of
+from service.api.responses import json_response
+from service.store.engines import read_transaction
+from service.telemetry import render
+
+STORE_PATIENCE_S = 2.0
+_ENGINE_REASONS = {
+    "starting": "the engine is starting",
+    "down": "the engine is down; a new one is being started",
+    "stopping": "the engine is stopping",
+}
+
+
+@get("/health/live", tags=["health"])
+async def live() -> Response[bytes]:
+    """This process answers."""
+    return json_response({"status": "live"})
+
+
+@get("/health/ready", tags=["health"])
+async def ready(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """Whether requests are answered now; 503 with the reasons if not."""
+    context = context_of(request)
+    reasons = [] if not context.stopping else ["the server is shutting down"]
+    if context.engine.state != "ready" or context.engine.ready is None:
+        reasons.append(_ENGINE_REASONS.get(context.engine.state, "the engine is not ready"))
+    if not await _store_answers(context):
+        reasons.append("the trace store is unreachable")
+    body = {"status": "unready" if reasons else "ready", "reasons": reasons, "model": context.text_model.name}
+    if context.engine.ready is not None:
+        body["run_id"] = context.engine.ready.run_id
+    headers = {"Retry-After": "2"} if reasons else {}
+    return json_response(body, status=503 if reasons else 200, headers=headers)
+
+
+async def _store_answers(context: ApiContext) -> bool:
+    try:
+        with anyio.fail_after(STORE_PATIENCE_S):
+            # A thread that hangs on a dead network is left behind rather than waited for.
+            await anyio.to_thread.run_sync(_touch, context.store, abandon_on_cancel=True)
+    except Exception:
+        return False
+    return True
+
+
+def _touch(store: sa.Engine) -> None:
+    with read_transaction(store) as connection:
+        connection.execute(sa.text("SELECT version FROM policy_versions LIMIT 1"))
+
+
+@get("/metrics", tags=["health"])
+async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """The Prometheus exposition of all three processes."""
+    context = context_of(request)
+    settings = context.settings
+    body = await anyio.to_thread.run_sync(
+        render.render, settings.engine_metrics_path, settings.recorder_metrics_path, context.registry
+    )
+    return Response(body, media_type=render.CONTENT_TYPE)
+
+
+@get("/", include_in_schema=False)
+async def index() -> Redirect:
+    """The dashboard."""
+    return Redirect("/dashboard/")

@@ -1,0 +1,60 @@
+"""The HTTP server: uvicorn with the house's signals, limits and shutdown."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from litestar import Litestar
+
+from service.api.context import ApiContext
+
+STREAM_GRACE_S = 1
+
+
+class Server(uvicorn.Server):
+    """uvicorn that leaves signals to service.process and ends open streams with an event before it stops."""
+
+    def __init__(self, config: uvicorn.Config, context: ApiContext) -> None:
+        super().__init__(config)
+        self._context = context
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._context.begin_shutdown()
+        await super().shutdown(sockets)
+
+
+def create_server(app: Litestar) -> Server:
+    """A server for `app`; give serve() the listening socket."""
+    config = uvicorn.Config(
+        app,
+        loop="asyncio",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        log_level="warning",
+        server_header=False,
+        timeout_graceful_shutdown=STREAM_GRACE_S,
+    )
+    return Server(config, app.state.context)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket; raises OSError."""
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+    except OSError:
+        sock.close()
+        raise
+    return sock

@@ -1,0 +1,123 @@
+"""GET|PUT /api/policy, GET /api/policy/history and POST /api/policy/rollback."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from litestar import Request, Response, get, post, put
+
+from service.api.context import context_of
+from service.api.errors import BadRequest, PreconditionRequired, Unprocessable
+from service.api.json_body import describe, parse_object, shown
+from service.api.responses import json_response
+from service.api.trace_routes import filters_of, whole_number
+from service.control.policy import PolicyVersion
+
+AnyRequest = Request[Any, Any, Any]
+DEFAULT_ACTOR = "api"
+MAX_ACTOR, MAX_NOTE, MAX_HISTORY = 200, 2_000, 1_000
+_READ_FIRST = 'Read GET /api/policy and send its version, for example If-Match: "3".'
+
+
+def policy_object(version: PolicyVersion) -> dict[str, Any]:
+    """One version as the API shows it."""
+    return {
+        "version": version.version,
+        "preset": version.preset,
+        "coefficients": version.config.as_dict(),
+        "created_at": version.created_at,
+        "applied_at": version.applied_at,
+        "state": version.state,
+        "actor": version.actor,
+        "note": version.note,
+        "parent_version": version.parent_version,
+    }
+
+
+def _answer(version: PolicyVersion) -> Response[bytes]:
+    return json_response(policy_object(version), headers={"ETag": f'"{version.version}"', "Cache-Control": "no-cache"})
+
+
+def expected_version(request: AnyRequest) -> int:
+    """The version in If-Match. Raises PreconditionRequired without one, BadRequest for anything but one version."""
+    header = request.headers.get("if-match")
+    if header is None:
+        raise PreconditionRequired(f"A change needs the version that it is based on. {_READ_FIRST}")
+    match = re.fullmatch(r'\s*"(\d{1,18})"\s*', header, flags=re.ASCII)
+    if match is None:
+        raise BadRequest(f"If-Match must be one quoted version, not {shown(header)!r}. {_READ_FIRST}", "If-Match")
+    return int(match[1])
+
+
+def _texts(body: dict[str, Any], problems: dict[str, str]) -> tuple[str, str]:
+    """Actor and note; what is wrong with them goes to `problems`."""
+    values = {"actor": DEFAULT_ACTOR, "note": ""}
+    for name, longest in (("actor", MAX_ACTOR), ("note", MAX_NOTE)):
+        value = body.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, str) or len(value) > longest or "\0" in value:
+            problems[name] = f"must be text of at most {longest:,} characters, not {describe(value)}"
+        elif value.strip():
+            values[name] = value.strip()
+    return values["actor"], values["note"]
+
+
+def _unknown(body: dict[str, Any], known: tuple[str, ...]) -> dict[str, str]:
+    return {shown(name): f"no such field; the fields are {', '.join(known)}" for name in body if name not in known}
+
+
+@get("/api/policy", tags=["policy"])
+async def get_policy(request: AnyRequest) -> Response[bytes]:
+    """The policy in force; its ETag is what a change sends as If-Match."""
+    return _answer(await context_of(request).control.current())
+
+
+@put("/api/policy", tags=["policy"])
+async def put_policy(request: AnyRequest) -> Response[bytes]:
+    """Merge `{"preset"?, "coefficients"?, "actor"?, "note"?}`; answers once the engine uses the new version."""
+    expected = expected_version(request)
+    body = parse_object(await request.body())
+    problems = _unknown(body, ("preset", "coefficients", "actor", "note"))
+    preset, coefficients = body.get("preset"), body.get("coefficients")
+    if preset is not None and not isinstance(preset, str):
+        problems["preset"] = f"must be a preset's name, not {describe(preset)}"
+    if coefficients is not None and not isinstance(coefficients, dict):
+        problems["coefficients"] = f"must be an object of names and values, not {describe(coefficients)}"
+    actor, note = _texts(body, problems)
+    if problems:
+        raise Unprocessable(problems)
+    version = await context_of(request).control.change(
+        expected_version=expected, preset=preset, coefficients=coefficients or {}, actor=actor, note=note
+    )
+    return _answer(version)
+
+
+@get("/api/policy/history", tags=["policy"])
+async def get_history(request: AnyRequest) -> Response[bytes]:
+    """Versions, newest first. Filter: limit (100 by default)."""
+    limit = whole_number("limit", filters_of(request, ("limit",)).get("limit", "100"))
+    if not 1 <= limit <= MAX_HISTORY:
+        raise BadRequest(f"limit must be from 1 to {MAX_HISTORY:,}, not {limit:,}.", "limit")
+    versions = await context_of(request).control.history(limit)
+    return json_response({"items": [policy_object(version) for version in versions], "next": None})
+
+
+@post("/api/policy/rollback", status_code=200, tags=["policy"])
+async def rollback(request: AnyRequest) -> Response[bytes]:
+    """A new version with the values of `{"to_version"?}`, by default of the version before the current one."""
+    expected = expected_version(request)
+    data = await request.body()
+    body = parse_object(data) if data else {}
+    problems = _unknown(body, ("to_version", "actor", "note"))
+    target = body.get("to_version")
+    if target is not None and (isinstance(target, bool) or not isinstance(target, int) or not 1 <= target < 2**63):
+        problems["to_version"] = f"must be the number of a version, not {describe(target)}"
+    actor, note = _texts(body, problems)
+    if problems:
+        raise Unprocessable(problems)
+    version = await context_of(request).control.rollback(
+        expected_version=expected, to_version=target, actor=actor, note=note
+    )
+    return _answer(version)

@@ -1,0 +1,32 @@
+"""Every route of the HTTP interface but the dashboard's."""
+
+from __future__ import annotations
+
+from litestar.types import ControllerRouterHandler
+
+from service.api.health import index, live, metrics, ready
+from service.api.inference import chat_completions, completions
+from service.api.models import get_model, list_models, tokenize
+from service.api.policy_routes import get_history, get_policy, put_policy, rollback
+from service.api.trace_routes import get_plan, get_request, list_plans, list_requests, list_runs
+
+ROUTES: tuple[ControllerRouterHandler, ...] = (
+    chat_completions,
+    completions,
+    list_models,
+    get_model,
+    tokenize,
+    get_policy,
+    put_policy,
+    get_history,
+    rollback,
+    list_plans,
+    get_plan,
+    list_requests,
+    get_request,
+    list_runs,
+    live,
+    ready,
+    metrics,
+    index,
+)

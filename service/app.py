@@ -1,0 +1,77 @@
+"""The service process: the Litestar application and `python -m service.app SETTINGS.json`."""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+import sys
+from collections.abc import Sequence
+
+import msgspec
+
+from dashboard.app import create_dashboard
+from dashboard.asgi import mount
+from service.api.application import create_app
+from service.api.http_server import create_server, listen
+from service.control.policy import PolicyControl
+from service.ipc.client import EngineClient
+from service.model_source import ModelSourceError, resolve_model
+from service.process import guard_child, install_stop_handler
+from service.settings import Settings
+from service.store.database import open_database
+from service.store.errors import StoreError
+from service.text import TextModelError, load_text_model
+
+__all__ = ["create_app", "main"]
+
+STOP_DEADLINE_S = 4.5
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serves until SIGTERM; 0 after an orderly stop, 2 when the settings cannot be served."""
+    guard_child()
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    args = list(sys.argv[1:] if arguments is None else arguments)
+    if len(args) != 1:
+        return _refuse("usage: python -m service.app SETTINGS.json")
+    try:
+        settings = msgspec.json.decode(pathlib.Path(args[0]).read_bytes(), type=Settings)
+    except (OSError, msgspec.MsgspecError) as error:
+        return _refuse(f"cannot read the settings in {args[0]}: {error}")
+    try:
+        sock = listen(settings.host, settings.port)
+    except OSError as error:
+        return _refuse(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}. "
+            "Stop what uses the port or choose another one with --port"
+        )
+    with sock:
+        try:
+            text_model = load_text_model(resolve_model(settings.model))
+            store = open_database(settings.database)
+        except (ModelSourceError, TextModelError, StoreError) as error:
+            return _refuse(str(error))
+        engine = EngineClient(settings.engine_endpoint)
+        control = PolicyControl(store, engine.configure_policy)
+        app = create_app(
+            settings,
+            text_model=text_model,
+            engine_client=engine,
+            store_engine=store,
+            control=control,
+            mounts=[mount(create_dashboard(engine=store, control=control))],
+        )
+        server = create_server(app)
+        install_stop_handler(lambda: setattr(server, "should_exit", True), STOP_DEADLINE_S)
+        server.run(sockets=[sock])
+        store.dispose()
+    return 0
+
+
+def _refuse(message: str) -> int:
+    sys.stderr.write(f"{message}\n")
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
