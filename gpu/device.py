@@ -3,6 +3,15 @@
 A device owns the model, the KV pages and one executor. The worker opens requests, submits one frame at a time
 and collects its result; `completion_fd` becomes readable when a result waits, so the worker can sleep on it
 together with its sockets.
+
+    DeviceError
+    ├── DeviceUnavailable   this machine or build has no such device
+    ├── InvalidSettings     sizes that no device can be built with
+    ├── ModelError          the model's files are missing, damaged or of an unsupported kind
+    ├── PagesExhausted      not enough free KV pages now
+    ├── RequestExceedsPool  more KV pages than there are
+    ├── InvalidRequest      a request that no device can run
+    └── InvalidFrame        a frame that fits neither its program nor its requests' state
 """
 
 from __future__ import annotations
@@ -28,6 +37,22 @@ class RequestExceedsPool(DeviceError):
 
 class ModelError(DeviceError):
     """The model's files are missing, damaged or of an unsupported kind; the message says what to do."""
+
+
+class DeviceUnavailable(DeviceError):
+    """This machine or build has no such device."""
+
+
+class InvalidSettings(DeviceError, ValueError):
+    """Sizes that no device can be built with; the message names the setting and what is allowed."""
+
+
+class InvalidRequest(DeviceError, ValueError):
+    """A request that no device can run: an empty or too long prompt, unknown token ids, a taken slot."""
+
+
+class InvalidFrame(DeviceError, ValueError):
+    """A frame that fits neither its program nor its requests' state; the caller's mistake, nothing ran."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,10 +94,15 @@ class Frame:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LaneResult:
-    """`emitted_tokens`: sampled ids, empty while the prompt is not finished."""
+    """`emitted_tokens`: sampled ids, empty while the prompt is not finished.
+
+    `error`: set when this lane alone failed (its logits are not finite); it consumed and emitted nothing, and its
+    request cannot go on.
+    """
 
     consumed_prompt_tokens: int
     emitted_tokens: tuple[int, ...]
+    error: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""A Llama-architecture model: configuration, weight files and packed weights."""

@@ -1,0 +1,1 @@
+"""Slow, obvious twins of the fast code. Only tests and self checks import them."""
