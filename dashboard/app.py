@@ -1,0 +1,86 @@
+"""Makes the dashboard: one Dash application over one store and one policy control."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import dash
+import sqlalchemy as sa
+from dash import Input, Output
+from fastapi import Request
+from fastapi.responses import JSONResponse
+
+from dashboard import ids, routing
+from dashboard.context import ControlRoom
+from dashboard.errors import RefusedInput
+from dashboard.markup import in_browser
+from dashboard.pages import plan, policy, timeline
+from dashboard.shell import message_page, shell
+from service.control.errors import ControlError
+from service.control.policy import PolicyControl
+from service.store.errors import StoreError
+
+ASSETS = pathlib.Path(__file__).parent / "assets"
+READ_ERRORS = (StoreError, ControlError)
+
+
+def create_dashboard(*, engine: sa.Engine, control: PolicyControl) -> dash.Dash:
+    """The dashboard over a trace store; mount it with dashboard.asgi.mount. Reads only, but for `control`."""
+    app = dash.Dash(
+        "helios-dashboard",
+        backend="fastapi",
+        url_base_pathname=routing.PREFIX,
+        assets_folder=str(ASSETS),
+        serve_locally=True,
+        suppress_callback_exceptions=True,
+        title="Helios",
+        update_title=None,  # type: ignore[arg-type]
+        use_pages=False,
+        add_log_handler=False,
+        meta_tags=[{"name": "color-scheme", "content": "light dark"}],
+    )
+    # Without this the page opens a websocket, used or not.
+    app.backend.websocket_capability = False
+    app.server.add_exception_handler(RefusedInput, _refused)
+    app.layout = shell()
+    room = ControlRoom(engine, control)
+    _register_router(app, room)
+    timeline.register(app, room)
+    policy.register(app, room)
+    return app
+
+
+async def _refused(_request: Request, error: Exception) -> JSONResponse:
+    return JSONResponse({"title": "Refused input", "status": 422, "detail": str(error)}, status_code=422)
+
+
+def _register_router(app: dash.Dash, room: ControlRoom) -> None:
+    @app.callback(Output(ids.PAGE, "children"), Input(ids.URL, "pathname"), Input(ids.URL, "search"))
+    async def show_page(pathname: object, search: object) -> Any:
+        return await page_for(room, str(pathname or ""), str(search or ""))
+
+    in_browser(
+        app,
+        "markNavigation",
+        Output(ids.NAV_TIMELINE, "className"),
+        Output(ids.NAV_POLICY, "className"),
+        Input(ids.URL, "pathname"),
+    )
+
+
+async def page_for(room: ControlRoom, pathname: str, search: str) -> Any:
+    """The page at a path, or a page that says what is wrong."""
+    try:
+        match routing.parse(pathname):
+            case routing.TimelineRoute():
+                return timeline.layout(routing.policy_filter(search))
+            case routing.PlanRoute(run_id, fence):
+                return await plan.page(room, run_id, fence)
+            case routing.PolicyRoute():
+                return await policy.page(room)
+            case None:
+                back = ("Go to the timeline", routing.TIMELINE_PATH)
+                return message_page("No such page", "This address belongs to no page of the dashboard.", link=back)
+    except READ_ERRORS as error:
+        return message_page("This page cannot be shown now", f"{error}. Reload the page to try again.")

@@ -1,0 +1,60 @@
+"""Every component id that a callback, a test or a style sheet relies on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+URL = "url"
+PAGE = "page"
+NAV_TIMELINE = "nav-timeline"
+NAV_POLICY = "nav-policy"
+SCHEME_TOGGLE = "scheme-toggle"
+
+TIMELINE_STRIP = "timeline-strip"
+TIMELINE_STRIP_STATE = "timeline-strip-state"
+TIMELINE_LIMIT = "timeline-limit"
+TIMELINE_LIVE = "timeline-live"
+TIMELINE_TICK = "timeline-tick"
+TIMELINE_DELTA = "timeline-delta"
+TIMELINE_CURSOR = "timeline-cursor"
+TIMELINE_POLICY = "timeline-policy"
+TIMELINE_GRAPH = "timeline-graph"
+TIMELINE_GRID = "timeline-grid"
+TIMELINE_BODY = "timeline-body"
+TIMELINE_EMPTY = "timeline-empty"
+TIMELINE_PROBLEM = "timeline-problem"
+TIMELINE_CURL = "timeline-curl"
+
+PLAN_HEADLINE = "plan-headline"
+PLAN_PARTS = "plan-parts"
+PLAN_LANES = "plan-lanes"
+PLAN_ALTERNATIVES = "plan-alternatives"
+
+POLICY_LOADED = "policy-loaded"
+POLICY_PRESET = "policy-preset"
+POLICY_ACTOR = "policy-actor"
+POLICY_NOTE = "policy-note"
+POLICY_DIFF = "policy-diff"
+POLICY_APPLY = "policy-apply"
+POLICY_RESET = "policy-reset"
+POLICY_RESULT = "policy-result"
+POLICY_VERSION = "policy-version"
+POLICY_STALE = "policy-stale"
+POLICY_REBASE = "policy-rebase"
+POLICY_HISTORY = "policy-history"
+POLICY_HISTORY_STALENESS = "policy-history-staleness"
+POLICY_ROLLBACK_DIALOG = "policy-rollback-dialog"
+POLICY_ROLLBACK_BODY = "policy-rollback-body"
+POLICY_ROLLBACK_CONFIRM = "policy-rollback-confirm"
+POLICY_ROLLBACK_CANCEL = "policy-rollback-cancel"
+POLICY_ROLLBACK_TARGET = "policy-rollback-target"
+
+
+def coefficient(name: Any) -> dict[str, Any]:
+    """The id of one coefficient's input; pass dash.ALL for a pattern over all of them."""
+    return {"type": "coefficient", "name": name}
+
+
+def current(name: Any) -> dict[str, Any]:
+    """The id of the text that shows one coefficient's value in force; pass dash.ALL for all of them."""
+    return {"type": "current", "name": name}

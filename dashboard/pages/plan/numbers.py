@@ -1,0 +1,104 @@
+"""Every stored number of one plan, grouped and written out."""
+
+from __future__ import annotations
+
+from dashboard.formatting import (
+    NOTHING,
+    against_prediction,
+    age,
+    count,
+    microseconds,
+    milliseconds,
+    predicted,
+    quantity,
+    score,
+    utc,
+    utc_clock,
+    words,
+)
+from dashboard.score import Row, is_rate
+from dashboard.sentences import margin_words
+
+Pairs = list[tuple[str, str]]
+
+
+def number_groups(plan: Row) -> list[tuple[str, Pairs]]:
+    """(heading, [(name, value)]) for a `plans` row."""
+    return [
+        ("Graph", _graph(plan)),
+        ("Duration", _duration(plan)),
+        ("Decision", _decision(plan)),
+        ("Work done", _work(plan)),
+        ("Exploration ledgers", _ledgers(plan)),
+    ]
+
+
+def _graph(plan: Row) -> Pairs:
+    return [
+        ("Kind", words(plan["kind"])),
+        ("B: request rows", count(plan["batch_capacity"])),
+        ("D: draft depth", count(plan["draft_depth"])),
+        ("W: rows per lane", count(plan["target_width"])),
+        ("P: verification rows", count(plan["target_rows"])),
+        ("Prefill capacity", f"{count(plan['prefill_capacity'])} tokens" if plan["prefill_capacity"] else NOTHING),
+        ("Active rows", count(plan["active_rows"])),
+        ("Active decoders", count(plan["active_decoders"])),
+        ("Logical token rows", count(plan["logical_rows"])),
+        ("Frame slot", count(plan["frame_slot"])),
+    ]
+
+
+def _duration(plan: Row) -> Pairs:
+    return [
+        ("Predicted", predicted(plan["selected_cost_ms"], plan["cost_state"])),
+        ("Estimate", {"unknown": "never measured", "fresh": "fresh", "stale": "stale"}.get(plan["cost_state"], "")),
+        ("Last measured before", f"{age(plan['observation_age_ms'])}"),
+        ("Observed on the device", milliseconds(plan["device_ms"])),
+        ("Compared", against_prediction(plan["device_ms"], plan["selected_cost_ms"], plan["cost_state"])),
+        ("Wall time", milliseconds(plan["wall_ms"])),
+        ("Delivery delay inside", milliseconds(plan["exposed_delivery_ms"])),
+        ("Committed", utc(plan["committed_at"])),
+        ("Completed", utc_clock(plan["completed_at"])),
+        ("Outcome", words(plan["outcome"])),
+    ]
+
+
+def _decision(plan: Row) -> Pairs:
+    horizon = milliseconds(plan["score_horizon_ms"]) if is_rate(plan) else "none: the duration was unknown"
+    following = plan["following_shape"] or "none"
+    return [
+        ("Reason", words(plan["reason"])),
+        ("Score", score(plan)),
+        ("Score horizon", horizon),
+        ("Margin", margin_words(plan["margin"])),
+        ("Candidates compared", count(plan["candidates"])),
+        ("Following graph", following),
+        ("Queue at commit", count(plan["queue_depth"])),
+        ("Policy version", count(plan["policy_version"])),
+        ("Time to decide", microseconds(plan["plan_us"])),
+        ("Common scale, ln", quantity(plan["log_scale"])),
+    ]
+
+
+def _work(plan: Row) -> Pairs:
+    return [
+        ("Prompt tokens", count(plan["prompt_tokens"])),
+        ("Output tokens", count(plan["output_tokens"])),
+        ("Offered tokens", count(plan["offered_tokens"])),
+        ("Draft tokens", count(plan["draft_tokens"])),
+        ("Accepted tokens", count(plan["accepted_tokens"])),
+        ("Deliveries", count(plan["deliveries"])),
+    ]
+
+
+def _ledgers(plan: Row) -> Pairs:
+    return [
+        ("Timing: credit", milliseconds(plan["timing_credit_ms"])),
+        ("Timing: spent", milliseconds(plan["timing_spent_ms"])),
+        ("Timing: ordinary time", milliseconds(plan["timing_ordinary_ms"])),
+        ("Acceptance: credit", milliseconds(plan["acceptance_credit_ms"])),
+        ("Acceptance: spent", milliseconds(plan["acceptance_spent_ms"])),
+        ("Acceptance: ordinary time", milliseconds(plan["acceptance_ordinary_ms"])),
+        ("Discovery so far", milliseconds(plan["discovery_ms"])),
+        ("Credit used by this plan", milliseconds(plan["exploration_credit_ms"])),
+    ]

@@ -1,0 +1,149 @@
+"""One plan's page. It is complete when it is sent: it has no callbacks of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from dash import dcc, html
+
+from dashboard import ids
+from dashboard.context import ControlRoom
+from dashboard.figures.parts import parts_figure
+from dashboard.formatting import milliseconds, quantity, shape_words, utc, words
+from dashboard.grids import grid
+from dashboard.markup import aria
+from dashboard.pages.plan.numbers import number_groups
+from dashboard.pages.plan.tables import ALTERNATIVE_COLUMNS, LANE_COLUMNS, alternative_rows, lane_rows
+from dashboard.palette import kind_colour
+from dashboard.routing import TIMELINE_PATH, plan_path
+from dashboard.score import Row, is_rate
+from dashboard.sentences import OUTCOME_WORDS, headline
+from dashboard.shell import message_page
+from service.store.queries import get_plan, plan_neighbours
+
+GRAPH_CONFIG: Any = {"displayModeBar": False, "responsive": True}
+MAX_ROWS_WITHOUT_SCROLL = 18
+
+
+async def page(room: ControlRoom, run_id: str, fence: int) -> Any:
+    """The page of one plan, or one that says that there is no such plan. Raises what ControlRoom.read does."""
+
+    def query(engine: sa.Engine) -> tuple[Any, tuple[int | None, int | None]]:
+        return get_plan(engine, run_id, fence), plan_neighbours(engine, run_id, fence)
+
+    detail, (before, behind) = await room.read(query)
+    if detail is None:
+        return _unknown(run_id, fence, before, behind)
+    return layout(detail.plan, detail.lanes, detail.alternatives, before, behind)
+
+
+def layout(plan: Row, lanes: Sequence[Row], alternatives: Sequence[Row], before: int | None, behind: int | None) -> Any:
+    """The page for rows of `plans`, `plan_lanes` and `plan_alternatives`; `before` and `behind` are fences."""
+    return html.Article(
+        [
+            _title(plan, before, behind),
+            html.P(headline(plan, alternatives), id=ids.PLAN_HEADLINE, className="headline"),
+            *_asides(plan),
+            html.H2("What each candidate was worth"),
+            html.Div(_parts(plan, alternatives), className="card"),
+            html.H2("Runner-ups"),
+            *_alternatives(plan, alternatives),
+            html.H2("Requests in this plan"),
+            _table(ids.PLAN_LANES, LANE_COLUMNS, lane_rows(lanes), "Requests in this plan"),
+            html.H2("All numbers"),
+            html.Div([_group(heading, pairs) for heading, pairs in number_groups(plan)], className="number-groups"),
+        ]
+    )
+
+
+def _title(plan: Row, before: int | None, behind: int | None) -> Any:
+    run_id = plan["run_id"]
+    return html.Div(
+        [
+            html.Div(
+                [
+                    html.Div([dcc.Link("Timeline", href=TIMELINE_PATH), f" / run {run_id}"], className="crumbs"),
+                    html.H1(
+                        [
+                            html.Span(className="dot", style={"background": kind_colour(plan["kind"])}),
+                            f" Plan {plan['fence']:,}: {shape_words(plan)}",
+                        ]
+                    ),
+                    html.Div(
+                        f"{utc(plan['committed_at'])} · {words(plan['reason'])} · {words(plan['outcome'])}"
+                        + (f" · {milliseconds(plan['device_ms'])}" if plan["device_ms"] is not None else ""),
+                        className="subtitle",
+                    ),
+                ]
+            ),
+            html.Div(className="spacer"),
+            html.Nav(
+                [_step("← Previous", run_id, before), _step("Next →", run_id, behind)],
+                className="steps",
+                **aria(label="Neighbouring plans"),
+            ),
+        ],
+        className="title-row",
+    )
+
+
+def _step(label: str, run_id: str, fence: int | None) -> Any:
+    if fence is None:
+        return html.Span(label, className="step disabled", **aria(disabled="true"))
+    return dcc.Link(label, href=plan_path(run_id, fence), className="step")
+
+
+def _asides(plan: Row) -> list[Any]:
+    notes = [OUTCOME_WORDS.get(plan["outcome"], words(plan["outcome"]))]
+    if plan["log_scale"]:
+        notes.append(
+            "All values of this decision are shown scaled by one common factor "
+            f"(its natural logarithm is {quantity(plan['log_scale'])}); it changes no comparison within the decision."
+        )
+    return [html.P(note, className="aside") for note in notes if note]
+
+
+def _parts(plan: Row, alternatives: Sequence[Row]) -> list[Any]:
+    other_unit = [row for row in alternatives if row["score_kind"] != plan["score_kind"]]
+    notes = "The diamond is the score: gains to the right, wait cost to the left of zero. Faint bars were barred."
+    if other_unit:
+        unit = "per ms" if is_rate(plan) else "undivided"
+        names = ", ".join(dict.fromkeys(shape_words(row) for row in other_unit))
+        notes += f" Not drawn, since their score is not {unit}: {names}."
+    graph = dcc.Graph(
+        id=ids.PLAN_PARTS, figure=parts_figure(plan, alternatives), config=GRAPH_CONFIG, className="parts-graph"
+    )
+    return [graph, html.P(notes, className="legend-note")]
+
+
+def _alternatives(plan: Row, alternatives: Sequence[Row]) -> list[Any]:
+    if not alternatives:
+        return [html.P("There was no other candidate.", id=ids.PLAN_ALTERNATIVES, className="muted")]
+    rows = alternative_rows(plan, alternatives)
+    return [_table(ids.PLAN_ALTERNATIVES, ALTERNATIVE_COLUMNS, rows, "Runner-ups")]
+
+
+def _table(grid_id: str, columns: list[dict[str, Any]], rows: list[dict[str, Any]], label: str) -> Any:
+    height = 420 if len(rows) > MAX_ROWS_WITHOUT_SCROLL else None
+    return grid(grid_id, columns, rows, height_px=height, row_id="id", label=label)
+
+
+def _group(heading: str, pairs: list[tuple[str, str]]) -> Any:
+    items = [html.Div([html.Dt(name), html.Dd(value)]) for name, value in pairs]
+    return html.Section([html.H3(heading), html.Dl(items)], className="card number-group")
+
+
+def _unknown(run_id: str, fence: int, before: int | None, behind: int | None) -> Any:
+    text = f"Run {run_id} has no plan {fence:,} in the trace store."
+    if before is not None and behind is not None:
+        text += " Its neighbours are there, so the record of this one was lost or has been pruned."
+    elif before is None and behind is None:
+        text += " No plan of this run is stored; it may be mistyped, pruned, or from another server."
+    else:
+        nearest = before if before is not None else behind
+        return message_page(
+            "No such plan", text, link=(f"Go to plan {nearest:,} of this run", plan_path(run_id, nearest or 0))
+        )
+    return message_page("No such plan", text, link=("Go to the timeline", TIMELINE_PATH))

@@ -1,0 +1,200 @@
+"""How the policy page lives. Every change goes through PolicyControl, the same code as PUT /api/policy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dash
+from dash import ALL, Input, Output, State
+
+from dashboard import checks, ids
+from dashboard.context import ControlRoom
+from dashboard.pages.policy import outcome
+from dashboard.pages.policy.actions import ACTOR_PROBLEM, Result, apply_change, find_version, roll_back
+from dashboard.pages.policy.history import HISTORY_LIMIT, history_rows
+from dashboard.pages.policy.layout import in_force
+from dashboard.pages.policy.values import (
+    Loaded,
+    differences,
+    read_draft,
+    read_entries,
+    read_loaded,
+    rebased,
+    show,
+    show_with_hint,
+)
+from scheduler.policy import COEFFICIENT_BY_NAME, COEFFICIENTS, PRESETS
+
+ENTRIES = State(ids.coefficient(ALL), "value")
+ENTRY_IDS = State(ids.coefficient(ALL), "id")
+MAX_ACTOR = 100
+MAX_NOTE = 300
+
+
+def register(app: dash.Dash, room: ControlRoom) -> None:
+    """Adds the page's callbacks to `app`."""
+    _register_preview(app)
+    _register_fill(app)
+    _register_apply(app, room)
+    _register_rebase(app, room)
+    _register_rollback(app, room)
+
+
+def _register_preview(app: dash.Dash) -> None:
+    @app.callback(
+        Output(ids.POLICY_DIFF, "children"),
+        Output(ids.coefficient(ALL), "error"),
+        Output(ids.POLICY_APPLY, "disabled"),
+        Input(ids.coefficient(ALL), "value"),
+        Input(ids.POLICY_LOADED, "data"),
+        State(ids.POLICY_PRESET, "value"),
+        ENTRY_IDS,
+    )
+    async def preview(entries: object, loaded: object, preset: object, fields: object) -> tuple[Any, Any, Any]:
+        named = read_entries(fields, entries)
+        draft = read_draft(read_loaded(loaded), preset, named)
+        errors = [draft.problems.get(name) for name in named]
+        return outcome.draft_preview(draft), errors, bool(draft.problems) or not draft.changes
+
+
+def _register_fill(app: dash.Dash) -> None:
+    @app.callback(
+        Output(ids.coefficient(ALL), "value"),
+        Output(ids.current(ALL), "children"),
+        Output(ids.POLICY_PRESET, "value"),
+        Input(ids.POLICY_PRESET, "value"),
+        Input(ids.POLICY_RESET, "n_clicks"),
+        Input(ids.POLICY_LOADED, "data"),
+        ENTRY_IDS,
+        State(ids.current(ALL), "id"),
+        prevent_initial_call=True,
+    )
+    async def fill(preset: object, _reset: object, data: object, fields: Any, shown: Any) -> tuple[Any, Any, Any]:
+        loaded = read_loaded(data)
+        in_force_now = [_in_force(_name(field), loaded) for field in shown]
+        if dash.ctx.triggered_id == ids.POLICY_PRESET:
+            if preset is None:
+                raise dash.exceptions.PreventUpdate
+            values = PRESETS[checks.choice("preset", preset, tuple(PRESETS))].as_dict()
+            return [show(values[_name(field)]) for field in fields], in_force_now, dash.no_update
+        entries = checks.mapping("loaded", data).get("entries") or {}
+        kept = {c.name: checks.text(c.name, entries.get(c.name, show(loaded.values[c.name]))) for c in COEFFICIENTS}
+        return [kept[_name(field)] for field in fields], in_force_now, None
+
+
+def _in_force(name: str, loaded: Loaded) -> str:
+    return show_with_hint(COEFFICIENT_BY_NAME[name], loaded.values[name])
+
+
+def _name(field: object) -> str:
+    return checks.choice("coefficient", checks.mapping("coefficient id", field).get("name"), tuple(COEFFICIENT_BY_NAME))
+
+
+def _register_apply(app: dash.Dash, room: ControlRoom) -> None:
+    @app.callback(
+        *_result_outputs(),
+        Output(ids.POLICY_ACTOR, "error"),
+        Input(ids.POLICY_APPLY, "n_clicks"),
+        State(ids.POLICY_LOADED, "data"),
+        State(ids.POLICY_PRESET, "value"),
+        ENTRIES,
+        ENTRY_IDS,
+        State(ids.POLICY_ACTOR, "value"),
+        State(ids.POLICY_NOTE, "value"),
+        prevent_initial_call=True,
+        running=[(Output(ids.POLICY_APPLY, "loading"), True, False)],
+    )
+    async def apply(
+        clicks: object, data: object, preset: object, entries: object, fields: object, actor: object, note: object
+    ) -> tuple[Any, ...]:
+        if not clicks:
+            raise dash.exceptions.PreventUpdate
+        loaded = read_loaded(data)
+        who, why = checks.text("actor", actor, MAX_ACTOR), checks.text("note", note, MAX_NOTE)
+        draft = read_draft(loaded, preset, read_entries(fields, entries))
+        if not who:
+            return (*_nothing_new(), ACTOR_PROBLEM)
+        result = await apply_change(room.control, loaded, draft, who, why)
+        return (*await _show(room, result), None)
+
+
+def _register_rebase(app: dash.Dash, room: ControlRoom) -> None:
+    @app.callback(
+        *_result_outputs(allow_duplicate=True),
+        Input(ids.POLICY_REBASE, "n_clicks"),
+        State(ids.POLICY_LOADED, "data"),
+        ENTRIES,
+        ENTRY_IDS,
+        prevent_initial_call=True,
+    )
+    async def rebase(clicks: object, data: object, entries: object, fields: object) -> tuple[Any, ...]:
+        if not clicks:
+            raise dash.exceptions.PreventUpdate
+        version = await room.control.current()
+        current = Loaded(version.version, version.config.as_dict())
+        kept = rebased(read_loaded(data), read_entries(fields, entries), current)
+        history = history_rows(await room.control.history(HISTORY_LIMIT), version.version)
+        return None, None, current.as_json(entries=kept), in_force(version), history
+
+
+def _register_rollback(app: dash.Dash, room: ControlRoom) -> None:
+    @app.callback(
+        Output(ids.POLICY_ROLLBACK_DIALOG, "opened"),
+        Output(ids.POLICY_ROLLBACK_BODY, "children"),
+        Output(ids.POLICY_ROLLBACK_TARGET, "data"),
+        Input(ids.POLICY_HISTORY, "cellRendererData"),
+        Input(ids.POLICY_ROLLBACK_CANCEL, "n_clicks"),
+        State(ids.POLICY_LOADED, "data"),
+        prevent_initial_call=True,
+    )
+    async def open_or_close(clicked: object, _cancel: object, data: object) -> tuple[Any, Any, Any]:
+        if dash.ctx.triggered_id == ids.POLICY_ROLLBACK_CANCEL or clicked is None:
+            return False, dash.no_update, None
+        value = checks.mapping("clicked", checks.mapping("clicked", clicked).get("value"))
+        target = checks.whole_number("version", value.get("version"))
+        version = await find_version(room.control, target)
+        loaded = read_loaded(data)
+        changes = differences(loaded.values, version.config.as_dict())
+        return True, outcome.rollback_preview(version, changes, loaded.version), target
+
+    @app.callback(
+        *_result_outputs(allow_duplicate=True),
+        Output(ids.POLICY_ROLLBACK_DIALOG, "opened", allow_duplicate=True),
+        Input(ids.POLICY_ROLLBACK_CONFIRM, "n_clicks"),
+        State(ids.POLICY_ROLLBACK_TARGET, "data"),
+        State(ids.POLICY_LOADED, "data"),
+        State(ids.POLICY_ACTOR, "value"),
+        State(ids.POLICY_NOTE, "value"),
+        prevent_initial_call=True,
+    )
+    async def confirm(clicks: object, target: object, data: object, actor: object, note: object) -> tuple[Any, ...]:
+        if not clicks or target is None:
+            raise dash.exceptions.PreventUpdate
+        who, why = checks.text("actor", actor, MAX_ACTOR), checks.text("note", note, MAX_NOTE)
+        to_version = checks.whole_number("version", target)
+        result = await roll_back(room.control, read_loaded(data), to_version, who, why)
+        return (*await _show(room, result), False)
+
+
+def _result_outputs(*, allow_duplicate: bool = False) -> tuple[Output, ...]:
+    """Where a result shows: message, stale warning, what the form is loaded with, version line, history."""
+    return (
+        Output(ids.POLICY_RESULT, "children", allow_duplicate=allow_duplicate),
+        Output(ids.POLICY_STALE, "children", allow_duplicate=allow_duplicate),
+        Output(ids.POLICY_LOADED, "data", allow_duplicate=allow_duplicate),
+        Output(ids.POLICY_VERSION, "children", allow_duplicate=allow_duplicate),
+        Output(ids.POLICY_HISTORY, "rowData", allow_duplicate=allow_duplicate),
+    )
+
+
+def _nothing_new() -> tuple[Any, ...]:
+    return (dash.no_update,) * 5
+
+
+async def _show(room: ControlRoom, result: Result) -> tuple[Any, ...]:
+    version = result.version
+    if version is None:
+        return result.message, result.stale, dash.no_update, dash.no_update, dash.no_update
+    history = history_rows(await room.control.history(HISTORY_LIMIT), version.version)
+    loaded = Loaded(version.version, version.config.as_dict())
+    return result.message, None, loaded.as_json(), in_force(version), history

@@ -1,0 +1,49 @@
+"""The table of policy versions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dashboard.formatting import NOTHING, utc
+from dashboard.grids import number, text
+from dashboard.pages.policy.values import differences, show
+from service.control.policy import PolicyVersion
+
+HISTORY_LIMIT = 100
+HISTORY_COLUMNS = [
+    number("version", "Version", "count", width=92),
+    text("created", "When", width=196, cellClass="digits"),
+    text("actor", "Who", width=140),
+    text("note", "Note", width=240, flex=1, minWidth=180),
+    text("changes", "Changed", width=320, flex=2, minWidth=220, tooltip="Against the version that it was based on"),
+    text("state", "State", width=100),
+    text("back", "", width=150, cellRenderer="RollbackButton", sortable=False),
+]
+
+
+def history_rows(history: Sequence[PolicyVersion], current: int) -> list[dict[str, Any]]:
+    """Table rows for versions, newest first."""
+    by_version = {version.version: version for version in history}
+    return [
+        {
+            "id": str(version.version),
+            "version": version.version,
+            "created": utc(version.created_at),
+            "actor": version.actor,
+            "note": version.note,
+            "changes": _changes(version, by_version.get(version.parent_version or 0)),
+            "state": version.state,
+            "can_go_back": version.state == "applied" and version.version != current,
+            "here": "in force" if version.version == current else "",
+            "back": "",
+        }
+        for version in history
+    ]
+
+
+def _changes(version: PolicyVersion, parent: PolicyVersion | None) -> str:
+    if parent is None:
+        return f"preset {version.preset}" if version.preset else NOTHING
+    changed = differences(parent.config.as_dict(), version.config.as_dict())
+    return ", ".join(f"{c.coefficient.name} {show(c.before)} → {show(c.after)}" for c in changed) or "nothing"

@@ -1,0 +1,146 @@
+"""What the timeline page consists of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import dcc, html
+
+from dashboard import ids
+from dashboard.figures.timeline import timeline_figure
+from dashboard.grids import grid, number, text
+from dashboard.routing import timeline_path
+
+LIMITS = (100, 200, 500, 1000, 2000)
+DEFAULT_LIMIT = 200
+TICK_MS = 1000
+GRAPH_CONFIG: Any = {
+    "displaylogo": False,
+    "responsive": True,
+    "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d", "toImage"],
+    # Plotly's own buttons can send the figure to its cloud service.
+    "showSendToCloud": False,
+    "showEditInChartStudio": False,
+    "plotlyServerURL": "",
+}
+
+COLUMNS = [
+    text("committed_clock", "Committed", width=116, tooltip="UTC time of the decision", cellClass="digits"),
+    text("plan", "Plan", width=84, cellRenderer="PlanLink", cellClass="digits", tooltip="Fence; opens the plan"),
+    text("shape", "Graph", width=140, cellRenderer="KindCell"),
+    text("reason", "Reason", width=118),
+    text("outcome", "Outcome", width=104),
+    number("selected_cost_ms", "Predicted", "milliseconds", tooltip="Duration that the decision used"),
+    number("device_ms", "Observed", "milliseconds", tooltip="Duration on the device"),
+    number("value_rate", "Score", width=84, tooltip="Value per ms, or undivided value of an unmeasured graph"),
+    text("score_unit", "Unit", width=92),
+    number("margin", "Margin", "percent", width=92, tooltip="Lead over the runner-up in the same unit"),
+    number("active_rows", "Rows", "count", width=76, tooltip="Request rows in use"),
+    number("prompt_tokens", "Prompt", "count", width=88, tooltip="Prompt tokens consumed"),
+    number("output_tokens", "Output", "count", width=88, tooltip="Output tokens committed"),
+    number("queue_depth", "Queue", "count", width=84, tooltip="Requests waiting at commit"),
+    number("policy_version", "Policy", "count", width=84, tooltip="Policy version in force"),
+]
+
+
+def layout(policy_version: int | None) -> Any:
+    """The page before its first data; everything else arrives by callback."""
+    return html.Div(
+        [
+            dcc.Interval(id=ids.TIMELINE_TICK, interval=TICK_MS),
+            dcc.Store(id=ids.TIMELINE_DELTA),
+            dcc.Store(id=ids.TIMELINE_CURSOR),
+            dcc.Store(id=ids.TIMELINE_POLICY, data=policy_version),
+            dcc.Store(id=ids.TIMELINE_STRIP_STATE),
+            html.Div(id=ids.TIMELINE_STRIP, className="strip"),
+            html.Div(id=ids.TIMELINE_PROBLEM, role="status"),
+            html.Section(_body(policy_version), id=ids.TIMELINE_BODY),
+            html.Section(id=ids.TIMELINE_EMPTY, hidden=True),
+        ]
+    )
+
+
+def _body(policy_version: int | None) -> list[Any]:
+    return [
+        html.Div(
+            [html.H1("Timeline"), *_filter_note(policy_version), html.Div(className="spacer"), _controls()],
+            className="title-row",
+        ),
+        html.Div(
+            [
+                dcc.Graph(
+                    id=ids.TIMELINE_GRAPH,
+                    figure=timeline_figure([], 0.0),
+                    config=GRAPH_CONFIG,
+                    className="timeline-graph",
+                ),
+                html.P(_legend(), className="legend-note"),
+            ],
+            className="card",
+        ),
+        html.H2("Plans"),
+        grid(ids.TIMELINE_GRID, COLUMNS, [], height_px=420, row_id="id", label="The last plans, newest first"),
+    ]
+
+
+def _legend() -> list[Any]:
+    return [
+        "One bar is one plan, as long as the device was busy with it. ",
+        html.Span([html.Span(className="swatch faint"), " still running"], className="legend-entry"),
+        html.Span([html.Span(className="swatch hatched"), " failed, abandoned or lost"], className="legend-entry"),
+        html.Span("Select a bar to open its plan; drag to zoom, double-click for the whole window."),
+    ]
+
+
+def _filter_note(policy_version: int | None) -> list[Any]:
+    if policy_version is None:
+        return []
+    link = dcc.Link("show all", href=timeline_path())
+    return [html.Span([f"Only plans of policy version {policy_version} · ", link], className="filter-note")]
+
+
+def _controls() -> Any:
+    return html.Div(
+        [
+            html.Label("Show the last", htmlFor=ids.TIMELINE_LIMIT),
+            dmc.Select(
+                id=ids.TIMELINE_LIMIT,
+                data=[{"value": str(limit), "label": f"{limit:,} plans"} for limit in LIMITS],
+                value=str(DEFAULT_LIMIT),
+                allowDeselect=False,
+                size="sm",
+                w=132,
+            ),
+            dmc.Switch(id=ids.TIMELINE_LIVE, label="Live", checked=True, size="sm"),
+        ],
+        className="controls",
+    )
+
+
+def curl_command(origin: str, model: str) -> str:
+    """A first request to copy into a shell. `origin` is this server's address."""
+    question = "Why is the sky blue?"
+    return (
+        f"curl {origin}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+        f'  -d \'{{"model": "{model}", "max_tokens": 64,\n'
+        f'       "messages": [{{"role": "user", "content": "{question}"}}]}}\''
+    )
+
+
+def empty_state(model: str, policy_version: int | None) -> list[Any]:
+    """What stands in for the timeline while there is no plan. The browser puts its own origin into the command."""
+    if policy_version is not None:
+        text_ = f"No plan was chosen under policy version {policy_version} yet."
+        return [html.H1("Timeline"), html.P(text_), html.P(dcc.Link("Show all plans", href=timeline_path()))]
+    return [
+        html.H1("Nothing has been decided yet"),
+        html.P("Send a request, and every graph that the scheduler picks for it appears here within a second:"),
+        html.Div(
+            [
+                html.Pre(html.Code(curl_command("http://127.0.0.1:8000", model), id=ids.TIMELINE_CURL)),
+                dcc.Clipboard(target_id=ids.TIMELINE_CURL, title="Copy the command", className="copy"),
+            ],
+            className="command",
+        ),
+    ]

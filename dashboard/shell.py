@@ -1,0 +1,70 @@
+"""The frame around every page: header, navigation, colour scheme, and the place where pages appear."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import dcc, html
+
+from dashboard import ids
+from dashboard.markup import aria
+from dashboard.routing import POLICY_PATH, TIMELINE_PATH
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'Noto Sans', sans-serif"
+MONOSPACE = "ui-monospace, 'Cascadia Mono', 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace"
+THEME = {
+    "primaryColor": "indigo",
+    "fontFamily": FONT,
+    "fontFamilyMonospace": MONOSPACE,
+    "defaultRadius": "sm",
+    "autoContrast": True,
+    "headings": {"fontFamily": FONT, "fontWeight": "600"},
+}
+
+
+def shell() -> Any:
+    """The whole layout, with an empty page; the page follows the URL."""
+    return dmc.MantineProvider(
+        [
+            dcc.Location(id=ids.URL, refresh="callback-nav"),
+            html.A("Skip to the content", href=f"#{ids.PAGE}", className="skip-link"),
+            html.Header(_header(), className="top-bar"),
+            html.Main(html.Div("Loading…", className="loading"), id=ids.PAGE, className="page", tabIndex="-1"),
+        ],
+        theme=THEME,
+        defaultColorScheme="auto",
+    )
+
+
+def _header() -> Any:
+    return html.Div(
+        [
+            dcc.Link("Helios", href=TIMELINE_PATH, className="brand"),
+            html.Nav(
+                [
+                    dcc.Link("Timeline", id=ids.NAV_TIMELINE, href=TIMELINE_PATH, className="nav-link"),
+                    dcc.Link("Policy", id=ids.NAV_POLICY, href=POLICY_PATH, className="nav-link"),
+                ],
+                **aria(label="Pages"),
+            ),
+            html.Div(className="spacer"),
+            dmc.ColorSchemeToggle(
+                id=ids.SCHEME_TOGGLE,
+                lightIcon=html.Span(className="half-moon"),
+                darkIcon=html.Span(className="half-moon"),
+                variant="subtle",
+                color="gray",
+                **aria(label="Switch between light and dark"),
+            ),
+        ],
+        className="top-bar-inner",
+    )
+
+
+def message_page(title: str, text: str, *, link: tuple[str, str] | None = None) -> Any:
+    """A page that only says something: not found, or the store cannot be read. `link` is (words, address)."""
+    parts = [html.H1(title), html.P(text)]
+    if link is not None:
+        parts.append(html.P(dcc.Link(link[0], href=link[1])))
+    return html.Section(parts, className="message-page")
