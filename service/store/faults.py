@@ -93,7 +93,7 @@ def _postgresql_error(url: sa.URL, error: exc.DBAPIError) -> StoreError | None:
         return DatabaseOlder(f"{where}: {text}. Run `helios db upgrade`")
     if code in _POSTGRESQL_READ_ONLY:
         return StoreNotWritable(f"{where}: {text}. Give this user the right to create and write tables")
-    if code == "3D000":
+    if f'database "{url.database}" does not exist' in text:  # a failed connection carries no code
         return StoreMissing(f"{where}: {text}. Create the database first, for example with createdb")
     if isinstance(error, exc.OperationalError | exc.InterfaceError):
         return StoreUnavailable(f"{where}: {text}. Check that PostgreSQL runs and that the address is right")

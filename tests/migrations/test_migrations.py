@@ -1,0 +1,146 @@
+"""Migrations: the same schema as the tables in code, whole or not at all, with rows in place."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+
+import alembic.command
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from factories import fill_store
+
+import migrations
+from service.store import database
+from service.store.database import check, migration_config, open_database, read_transaction, upgrade, write_transaction
+from service.store.tables import metadata, plans
+from service.store.timeline import plan_timeline
+
+VERSIONS = pathlib.Path(migrations.__file__).parent / "versions"
+STEP = '''"""Test step."""
+import sqlalchemy as sa
+from alembic import op
+
+revision = "{revision}"
+down_revision = "{before}"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    {up}
+
+
+def downgrade() -> None:
+    {down}
+'''
+ADD_COLUMN = 'op.add_column("plans", sa.Column("extra", sa.Integer(), server_default="7"))'
+DROP_COLUMN = 'op.drop_column("plans", "extra")'
+
+
+@pytest.fixture
+def more_steps(tmp_path, monkeypatch):
+    """Adds migrations behind the newest one: more_steps((revision, before, up, down), …)."""
+    directory = tmp_path / "more_versions"
+    directory.mkdir()
+    original = database.migration_config
+
+    def config(connection=None):
+        made = original(connection)
+        made.set_main_option("version_locations", f"{VERSIONS}:{directory}")
+        return made
+
+    def add(*steps):
+        for revision, before, up, down in steps:
+            text = STEP.format(revision=revision, before=before, up=up, down=down)
+            (directory / f"{revision}.py").write_text(text)
+        monkeypatch.setattr(database, "migration_config", config)
+
+    return add
+
+
+def revision_of(url):
+    return check(url).revision
+
+
+def count_plans(engine):
+    with read_transaction(engine) as connection:
+        return connection.scalar(sa.select(sa.func.count()).select_from(plans))
+
+
+def test_the_migrated_schema_is_the_one_that_the_tables_in_code_declare(any_store):
+    options = {"compare_type": True, "compare_server_default": True}
+    with read_transaction(any_store) as connection:
+        assert compare_metadata(MigrationContext.configure(connection, opts=options), metadata) == []
+
+
+def test_the_view_has_the_columns_that_queries_use(any_store):
+    with read_transaction(any_store) as connection:
+        found = [column["name"] for column in sa.inspect(connection).get_columns("plan_timeline")]
+    assert found == [column.name for column in plan_timeline.columns]
+
+
+def test_every_migration_says_its_purpose_locks_and_undo():
+    files = sorted(VERSIONS.glob("*.py"))
+    assert files
+    for file in files:
+        text = ast.get_docstring(ast.parse(file.read_text())) or ""
+        assert all(word in text for word in ("Purpose:", "Locks:", "Undo:")), file.name
+
+
+def test_a_downgrade_removes_everything_and_an_upgrade_brings_it_back_empty(any_store, store_url):
+    fill_store(any_store, plans=20, requests=3)
+    with write_transaction(any_store) as connection:
+        alembic.command.downgrade(migration_config(connection), "base")
+    with read_transaction(any_store) as connection:
+        assert set(sa.inspect(connection).get_table_names()) == {"alembic_version"}
+        assert sa.inspect(connection).get_view_names() == []
+    any_store.dispose()
+    assert check(store_url).state == "empty"
+    assert upgrade(store_url).before is None
+    assert count_plans(any_store) == 0
+
+
+def test_rows_survive_a_later_step_up_and_down(any_store, store_url, more_steps):
+    fill_store(any_store, plans=20, requests=3)
+    before = revision_of(store_url)
+    more_steps(("9001", before, ADD_COLUMN, DROP_COLUMN))
+    assert check(store_url).state == "older"
+    assert upgrade(store_url).before == before
+    assert revision_of(store_url) == "9001"
+    with read_transaction(any_store) as connection:
+        assert connection.exec_driver_sql("SELECT MIN(extra), MAX(extra), COUNT(*) FROM plans").one() == (7, 7, 20)
+    with write_transaction(any_store) as connection:
+        alembic.command.downgrade(database.migration_config(connection), before)
+    assert revision_of(store_url) == before
+    assert count_plans(any_store) == 20
+
+
+def test_an_upgrade_that_fails_half_way_leaves_the_database_as_it_was(any_store, store_url, more_steps):
+    fill_store(any_store, plans=20, requests=3)
+    before = revision_of(store_url)
+    more_steps(
+        ("9001", before, ADD_COLUMN, DROP_COLUMN),
+        ("9002", "9001", "op.execute(\"INSERT INTO plans (run_id, fence) VALUES ('x', 1)\")", "pass"),
+    )
+    with pytest.raises(sa.exc.IntegrityError):
+        upgrade(store_url)
+    assert revision_of(store_url) == before
+    with read_transaction(any_store) as connection:
+        assert "extra" not in {column["name"] for column in sa.inspect(connection).get_columns("plans")}
+    assert count_plans(any_store) == 20
+
+
+def test_migrations_without_a_connection_say_what_to_use_instead():
+    with pytest.raises(RuntimeError, match=r"service\.store\.database\.upgrade"):
+        alembic.command.upgrade(migration_config(), "head")
+
+
+def test_a_path_with_percent_signs_can_hold_the_migrations(sqlite_url):
+    engine = open_database(sqlite_url)
+    with read_transaction(engine) as connection:
+        config = migration_config(connection)
+    engine.dispose()
+    assert config.get_main_option("script_location") == str(VERSIONS.parent)
