@@ -57,65 +57,41 @@ def _poll_parent(expected: int) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-class _Deadline:
-    """Ends the process `deadline_s` after start() was called for the first time."""
-
-    def __init__(self, deadline_s: float) -> None:
-        self._deadline_s = deadline_s
-        self._started = threading.Event()
-        threading.Thread(target=self._run, name="stop-deadline", daemon=True).start()
-
-    def start(self) -> None:
-        self._started.set()
-
-    def _run(self) -> None:
-        self._started.wait()
-        threading.Event().wait(self._deadline_s)
-        message = f"pid {os.getpid()} did not stop within {self._deadline_s:g} s of being told to; it ends now\n"
-        with contextlib.suppress(OSError):
-            os.write(2, message.encode())
-        os._exit(EXIT_DEADLINE)
-
-
 def install_stop_handler(callback: Callable[[], None], deadline_s: float) -> None:
-    """Call `callback` once, at the first SIGTERM, SIGINT or (unless nohup said otherwise) SIGHUP; end the process `deadline_s` seconds later at the latest.
+    """Call `callback` once, after the first SIGTERM, SIGINT or (unless nohup said otherwise) SIGHUP.
 
-    The callback runs on the main thread between two bytecodes, so it only sets a flag or wakes a loop. The
-    deadline starts when the signal arrives, even while the main thread is inside a long C call: a thread
-    reads the interpreter's wake-up socket. A loop that claims that socket for itself (asyncio does) loses only this.
+    `deadline_s` seconds later the process ends in any case, with exit code 70 and a line on standard error. Both
+    happen on threads of their own, so they work while the main thread is inside a long C call, and the callback may
+    take locks: a Python signal handler may not, because it can interrupt the thread that holds them, itself included
+    (a kill -9 of a parent with several threads sends its children the death signal more than once).
     Call it from the main thread.
     """
-    deadline = _Deadline(deadline_s)
-    called = False
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
 
-    def handle(_signum: int, _frame: FrameType | None) -> None:
-        nonlocal called
-        deadline.start()
-        if not called:
-            called = True
-            callback()
+    def handle(signum: int, _frame: FrameType | None) -> None:
+        with contextlib.suppress(OSError):  # full: the thread has more than enough to read
+            writer.send(bytes([signum]))
 
     for signum in STOP_SIGNALS:
         if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:
             signal.signal(signum, handle)
-    _watch_wakeups(deadline)
-
-
-def _watch_wakeups(deadline: _Deadline) -> None:
-    """Start the deadline from a thread of its own, at the moment when a stop signal reaches the process."""
-    reader, writer = socket.socketpair()
-    writer.setblocking(False)
+    # The interpreter writes the signal's number at once; handle() does so too, for when a loop takes this over.
     previous = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     if previous != -1:
         signal.set_wakeup_fd(previous)
-        reader.close()
-        writer.close()
-        return
 
     def watch() -> None:
-        with reader, writer:  # the thread owns both ends for the life of the process
-            while received := reader.recv(64):
-                if set(received) & set(STOP_SIGNALS):
-                    deadline.start()
+        while not set(reader.recv(64)) & set(STOP_SIGNALS):
+            pass
+        threading.Thread(target=_end_at_deadline, args=(deadline_s,), name="stop-deadline", daemon=True).start()
+        callback()
 
     threading.Thread(target=watch, name="stop-signals", daemon=True).start()
+
+
+def _end_at_deadline(deadline_s: float) -> None:
+    threading.Event().wait(deadline_s)
+    with contextlib.suppress(OSError):
+        os.write(2, f"pid {os.getpid()} did not stop within {deadline_s:g} s of being told to; it ends now\n".encode())
+    os._exit(EXIT_DEADLINE)

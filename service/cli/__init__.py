@@ -1,0 +1,5 @@
+"""The `helios` command."""
+
+from service.cli.tree import main
+
+__all__ = ["main"]

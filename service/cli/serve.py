@@ -1,0 +1,94 @@
+"""`helios serve`."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import click
+import msgspec
+
+from scheduler.policy import PRESETS
+from service.cli.output import Function, fail
+from service.cli.values import ByteSize, CoefficientType, HttpUrl
+from service.settings import Settings, default_data_dir, default_threads
+from service.store.database import database_url
+from service.store.errors import InvalidDatabaseUrl
+from service.supervisor.errors import StartRefused
+from service.supervisor.start import serve as supervise
+
+SMALLEST_JOURNAL = 2 << 20
+FIELDS = {field.name: field for field in msgspec.structs.fields(Settings)}
+DEFAULT_TEXTS = {
+    "data_dir": "$HELIOS_DATA_DIR, or ~/.local/share/helios",
+    "database": "<data-dir>/helios.db",
+    "threads": "all cores but one",
+    "journal_budget": "1GiB",
+}
+TYPES: dict[str, Any] = {
+    "model": str,
+    "host": str,
+    "port": click.IntRange(1, 65535),
+    "data_dir": click.Path(path_type=pathlib.Path),
+    "database": str,
+    "device": click.Choice(["cpu"]),
+    "dtype": click.Choice(["float32", "bfloat16"]),
+    "max_context": click.IntRange(2, 1 << 20),
+    "kv_pages": click.IntRange(1, 1 << 30),
+    "request_slots": click.IntRange(1, 4096),
+    "threads": click.IntRange(1, 1024),
+    "scheduler_policy": click.Choice(sorted(PRESETS)),
+    "scheduler_terminal_value": CoefficientType("terminal_value"),
+    "scheduler_terminal_age_price": CoefficientType("terminal_age_price"),
+    "otlp_endpoint": HttpUrl(),
+    "journal_budget": ByteSize(SMALLEST_JOURNAL),
+    "journal_sync_ms": click.IntRange(1, 60_000),
+}
+"""Option types by field of Settings, in the order of the help text; internal fields have no option."""
+
+
+def description(name: str) -> str:
+    """The help text of a field of Settings."""
+    meta = msgspec.inspect.type_info(Settings)
+    assert isinstance(meta, msgspec.inspect.StructType)
+    field = next(field for field in meta.fields if field.name == name)
+    assert isinstance(field.type, msgspec.inspect.Metadata)
+    return str((field.type.extra_json_schema or {})["description"])
+
+
+def settings_options(function: Function) -> Function:
+    """One option per field in TYPES. What was not given stays None, so that a flag differs from its default."""
+    decorated: Callable[..., Any] = function
+    for name in reversed(TYPES):
+        default = DEFAULT_TEXTS.get(name, FIELDS[name].default)
+        shown = f"  [default: {default}]" if default not in (None, msgspec.NODEFAULT) else ""
+        flag = "--" + name.replace("_", "-")
+        decorated = click.option(flag, name, type=TYPES[name], default=None, help=description(name) + shown)(decorated)
+    return decorated  # type: ignore[return-value]
+
+
+def resolve_settings(given: dict[str, Any]) -> Settings:
+    """Complete settings from the options that were given (None: not given). Raises InvalidDatabaseUrl."""
+    chosen = {name: value for name, value in given.items() if value is not None}
+    data_dir = chosen.pop("data_dir", None)
+    chosen["data_dir"] = str(data_dir.expanduser().absolute() if data_dir is not None else default_data_dir())
+    chosen.setdefault("threads", default_threads())
+    if pathlib.Path(chosen.get("model", "")).is_dir() and "model" in chosen:
+        chosen["model"] = str(pathlib.Path(chosen["model"]).absolute())
+    settings = Settings(database=chosen.pop("database", ""), **chosen)
+    return msgspec.structs.replace(settings, database=database_url(settings))
+
+
+@click.command(epilog="Example: helios serve --port 8123 --data-dir ./data --scheduler-policy throughput")
+@settings_options
+@click.pass_context
+def serve(ctx: click.Context, /, **given: Any) -> None:
+    """Start the server and keep it running until Ctrl-C or SIGTERM.
+
+    Exits 0 after an orderly stop, 1 when its processes keep failing, 2 when it cannot start as asked.
+    """
+    try:
+        ctx.exit(supervise(resolve_settings(given)))
+    except (StartRefused, InvalidDatabaseUrl) as error:
+        fail(str(error))

@@ -1,0 +1,1 @@
+"""`helios serve`: checks what can be checked, starts engine, recorder and service, and keeps them running."""

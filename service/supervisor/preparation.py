@@ -1,0 +1,43 @@
+"""The store, the model and the policy, before the first process starts and before each new engine."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import sqlalchemy as sa
+
+from scheduler.errors import InvalidPolicy
+from service.control.policy import PolicyVersion, resolve_initial_policy
+from service.settings import Settings
+from service.store.database import open_database, upgrade
+from service.store.errors import StoreError
+from service.supervisor.errors import PolicyRefused, StoreRefused
+
+
+def prepare_store(settings: Settings) -> None:
+    """Create or upgrade the database. Raises StoreRefused."""
+    try:
+        upgrade(settings.database)
+    except StoreError as error:
+        raise StoreRefused(str(error)) from error
+
+
+def first_policy(settings: Settings) -> PolicyVersion:
+    """The newest applied version, or a new one where a flag differs from it. Raises StoreRefused or PolicyRefused."""
+    try:
+        with _opened(settings.database) as engine:
+            return resolve_initial_policy(engine, settings)
+    except InvalidPolicy as error:
+        raise PolicyRefused(str(error)) from error
+    except StoreError as error:
+        raise StoreRefused(str(error)) from error
+
+
+@contextlib.contextmanager
+def _opened(url: str) -> Iterator[sa.Engine]:
+    engine = open_database(url)
+    try:
+        yield engine
+    finally:
+        engine.dispose()

@@ -1,0 +1,153 @@
+"""The supervisor itself: carries out what the state table decides."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import queue
+import time
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from service.process import install_stop_handler
+from service.settings import EngineStart, Settings, child_environment
+from service.supervisor import files
+from service.supervisor.child import Child
+from service.supervisor.errors import StartRefused
+from service.supervisor.probe import ReadinessProbe
+from service.supervisor.report import Report, base_url
+from service.supervisor.supervision import Action, Kill, Limits, Role, Say, Start, Supervision, Terminate
+
+STOP_DEADLINE_S = 4.95
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Exited:
+    child: Child
+    code: int
+
+
+class _Ready:
+    pass
+
+
+class _Stop:
+    pass
+
+
+FirstPolicy = tuple[int, dict[str, float | int | str]]
+"""The version and coefficients that a new engine starts with."""
+
+FindPolicy = Callable[[Settings], FirstPolicy]
+"""Finds them; raises StartRefused."""
+
+
+class Supervisor:
+    """Owns the children. Everything but the children's own threads runs on the main thread."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        commands: Mapping[Role, tuple[str, ...]],
+        policy: FindPolicy,
+        report: Report,
+        limits: Limits | None = None,
+    ) -> None:
+        self._settings = settings
+        self._commands = commands
+        self._policy = policy
+        self._report = report
+        self._supervision = Supervision(limits)
+        # A SimpleQueue may be filled from a signal handler even while this thread waits in get().
+        self._events: queue.SimpleQueue[_Exited | _Ready | _Stop] = queue.SimpleQueue()
+        self._children: dict[Role, Child] = {}
+        self._probe: ReadinessProbe | None = None
+        self._next_policy: FirstPolicy | None = None
+
+    def run(self) -> int:
+        """Start everything and return when everything has ended. Raises StartRefused before the first start."""
+        self._next_policy = self._policy(self._settings)
+        install_stop_handler(lambda: self._events.put(_Stop()), STOP_DEADLINE_S)
+        self._report.starting()
+        self._carry_out(self._supervision.begin(time.monotonic()))
+        while not self._supervision.ended:
+            self._step()
+        self._report.still()
+        if self._probe is not None:
+            self._probe.stop()
+        self._report.say("stopped" if self._supervision.exit_code == 0 else "stopped after failures")
+        return self._supervision.exit_code
+
+    def _step(self) -> None:
+        due = self._supervision.next_due()
+        try:
+            event = self._events.get(timeout=None if due is None else max(0.0, due - time.monotonic()))
+        except queue.Empty:
+            self._carry_out(self._supervision.tick(time.monotonic()))
+            return
+        now = time.monotonic()
+        if isinstance(event, _Exited):
+            del self._children[event.child.role]
+            self._carry_out(self._supervision.exited(event.child.role, event.code, now))
+        elif isinstance(event, _Ready):
+            self._became_ready()
+        else:
+            self._report.still()
+            self._report.say("stopping")
+            self._carry_out(self._supervision.stop(now))
+
+    def _became_ready(self) -> None:
+        if not self._supervision.stopping:
+            self._supervision.ready()
+            self._report.ready()
+
+    def _carry_out(self, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Say):
+                self._report.say(action.text)
+            elif isinstance(action, Start):
+                self._start(action.role)
+            elif isinstance(action, Terminate):
+                self._children[action.role].terminate()
+            elif isinstance(action, Kill):
+                self._children[action.role].kill()
+
+    def _start(self, role: Role) -> None:
+        try:
+            path = self._write_start(role)
+            child = Child(
+                role,
+                (*self._commands[role], str(path)),
+                child_environment(os.getpid()),
+                self._report.line,
+                lambda child, code: self._events.put(_Exited(child, code)),
+            )
+        except (StartRefused, OSError) as error:
+            self._carry_out(self._supervision.start_failed(role, str(error), time.monotonic()))
+            return
+        self._children[role] = child
+        if role is Role.SERVICE and self._probe is None:
+            url = f"{base_url(self._settings)}/health/ready"
+            self._probe = ReadinessProbe(url, lambda: self._events.put(_Ready()))
+
+    def _write_start(self, role: Role) -> os.PathLike[str]:
+        if role is not Role.ENGINE:
+            return files.write_settings(self._settings, role)
+        version, coefficients = self._next_policy or self._policy(_without_policy_flags(self._settings))
+        self._next_policy = None  # the next engine asks the store again: an operator may have changed the policy
+        start = EngineStart(
+            settings=self._settings,
+            run_id=files.new_run_id(),
+            endpoint=self._settings.engine_endpoint,
+            policy_version=version,
+            coefficients=coefficients,
+        )
+        return files.write_engine_start(start)
+
+
+def _without_policy_flags(settings: Settings) -> Settings:
+    """For a restarted engine: the flags made their version at the start and must not undo a later change."""
+    return msgspec.structs.replace(
+        settings, scheduler_policy=None, scheduler_terminal_value=None, scheduler_terminal_age_price=None
+    )

@@ -1,0 +1,198 @@
+"""When which process starts, restarts and stops: a state table without clocks, processes or I/O.
+
+    phase     event              what follows
+    running   a role exits       it starts again: at once after its first crash, then after 0.5, 1, 2, … 10 s
+    running   a role exits 2     before the server was ever ready: its message said why, stop with 2
+    running   fifth crash        before the server was ever ready: stop with 1
+    running   stop               engine and service are told to stop, nothing starts any more
+    stopping  the engine exits   the recorder is told to stop, so that it drains what the engine wrote last
+    stopping  a role is late     it is killed, and that is said
+    stopping  all have exited    ended
+
+Times are seconds of one monotonic clock, given by the caller.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+
+class Role(enum.StrEnum):
+    """The supervised processes."""
+
+    RECORDER = "recorder"
+    ENGINE = "engine"
+    SERVICE = "service"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Start:
+    """Start the role's process."""
+
+    role: Role
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Terminate:
+    """Send the role SIGTERM."""
+
+    role: Role
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kill:
+    """Send the role SIGKILL."""
+
+    role: Role
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Say:
+    """Tell the operator."""
+
+    text: str
+
+
+Action = Start | Terminate | Kill | Say
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds, but `starts`: crashes in a row, before the server was ever ready, after which it gives up.
+
+    `stop_s` and `drain_s` count from the request to stop: engine and service, then the recorder, are killed.
+    """
+
+    starts: int = 5
+    first_delay_s: float = 0.5
+    longest_delay_s: float = 10.0
+    steady_s: float = 30.0
+    stop_s: float = 4.5
+    drain_s: float = 4.85
+    retry_s: float = 2.0
+
+
+@dataclasses.dataclass(slots=True)
+class _State:
+    running: bool = False
+    started_at: float = 0.0
+    restart_at: float | None = None
+    crashes: int = 0
+    killed: bool = False
+
+
+class Supervision:
+    """The state of all three roles. Every method returns what the caller does next, in order."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self._limits = limits or Limits()
+        self._roles = {role: _State() for role in Role}
+        self._stopping_since: float | None = None
+        self._ever_ready = False
+        self._draining = False
+        self.exit_code = 0
+
+    @property
+    def ended(self) -> bool:
+        """Everything has been stopped; `exit_code` is final."""
+        return self._stopping_since is not None and not any(state.running for state in self._roles.values())
+
+    @property
+    def stopping(self) -> bool:
+        """A stop was requested or decided."""
+        return self._stopping_since is not None
+
+    def begin(self, now: float) -> list[Action]:
+        """Start all, the recorder first so that it sees the run's first record soon."""
+        return [self._start(role, now) for role in (Role.RECORDER, Role.ENGINE, Role.SERVICE)]
+
+    def ready(self) -> list[Action]:
+        """The whole server answers requests."""
+        self._ever_ready = True
+        return []
+
+    def exited(self, role: Role, code: int, now: float) -> list[Action]:
+        """The role's process has ended; `code` is negative for a signal."""
+        state = self._roles[role]
+        state.running = False
+        if self.stopping:
+            return self._advance_stop()
+        if self._ever_ready and now - state.started_at >= self._limits.steady_s:
+            state.crashes = 0
+        state.crashes += 1
+        why = f"the {role} {_describe(code)}"
+        if not self._ever_ready and code == 2:
+            return [Say(f"{why}; its last lines say what to change"), *self._give_up(2, now)]
+        if not self._ever_ready and state.crashes >= self._limits.starts:
+            return [Say(f"{why}, {state.crashes} times in a row; giving up"), *self._give_up(1, now)]
+        delay = self._delay(state.crashes)
+        state.restart_at = now + delay
+        return [Say(f"{why}; starting it again" + (f" in {delay:g} s" if delay else ""))]
+
+    def start_failed(self, role: Role, why: str, now: float) -> list[Action]:
+        """The role could not be started for a reason outside it, such as a database that is away; try again later."""
+        state = self._roles[role]
+        state.running = False
+        if self.stopping:
+            return self._advance_stop()
+        state.restart_at = now + self._limits.retry_s
+        return [Say(f"cannot start the {role}: {why}; trying again in {self._limits.retry_s:g} s")]
+
+    def stop(self, now: float) -> list[Action]:
+        """Stop in order; a second request changes nothing."""
+        if self.stopping:
+            return []
+        self._stopping_since = now
+        front: list[Action] = [Terminate(role) for role in (Role.ENGINE, Role.SERVICE) if self._roles[role].running]
+        return front + self._advance_stop()
+
+    def tick(self, now: float) -> list[Action]:
+        """What is due by the clock."""
+        if self._stopping_since is not None:
+            return [action for role in Role for action in self._kill_if_late(role, now)]
+        due = [r for r, s in self._roles.items() if s.restart_at is not None and s.restart_at <= now]
+        return [self._start(role, now) for role in due]
+
+    def next_due(self) -> float | None:
+        """The earliest time at which tick() has something to do."""
+        if self._stopping_since is not None:
+            late = [self._deadline(r) for r, s in self._roles.items() if s.running and not s.killed]
+            return min(late, default=None)
+        return min((s.restart_at for s in self._roles.values() if s.restart_at is not None), default=None)
+
+    def _start(self, role: Role, now: float) -> Action:
+        state = self._roles[role]
+        state.running, state.restart_at, state.started_at = True, None, now
+        return Start(role)
+
+    def _delay(self, crashes: int) -> float:
+        if crashes <= 1:
+            return 0.0
+        return float(min(self._limits.first_delay_s * 2 ** min(crashes - 2, 16), self._limits.longest_delay_s))
+
+    def _give_up(self, code: int, now: float) -> list[Action]:
+        self.exit_code = code
+        return self.stop(now)
+
+    def _advance_stop(self) -> list[Action]:
+        """Once the engine is gone, the recorder drains."""
+        if self._draining or self._roles[Role.ENGINE].running:
+            return []
+        self._draining = True
+        return [Terminate(Role.RECORDER)] if self._roles[Role.RECORDER].running else []
+
+    def _deadline(self, role: Role) -> float:
+        assert self._stopping_since is not None
+        return self._stopping_since + (self._limits.drain_s if role is Role.RECORDER else self._limits.stop_s)
+
+    def _kill_if_late(self, role: Role, now: float) -> list[Action]:
+        state = self._roles[role]
+        if not state.running or state.killed or now < self._deadline(role):
+            return []
+        state.killed = True
+        return [Say(f"the {role} did not stop in time and is killed"), Kill(role)]
+
+
+def _describe(code: int) -> str:
+    return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"

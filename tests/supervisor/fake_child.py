@@ -1,0 +1,59 @@
+"""A child for tests: ROLE FOLDER BEHAVIOUR SETTINGS. It guards itself and stops as the real ones do.
+
+BEHAVIOUR (JSON): `exit`: exit code to end with at once, `times`: how often (for ever without it),
+`stubborn`: ignore SIGTERM, `unready`: answer 503.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import http.server
+import json
+import os
+import pathlib
+import signal
+import sys
+import threading
+
+from service.process import guard_child, install_stop_handler
+
+guard_child()
+role, folder, behaviour, path = sys.argv[1], pathlib.Path(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4]
+alive = (folder / f"{role}.alive").open("w")
+fcntl.flock(alive, fcntl.LOCK_EX)
+
+
+def note(text: str) -> None:
+    with (folder / "events").open("a") as file:
+        file.write(f"{role} {text}\n")
+    print(text, flush=True)
+
+
+starts = folder / f"{role}.starts"
+count = int(starts.read_text()) + 1 if starts.exists() else 1
+starts.write_text(str(count))
+given = json.loads(pathlib.Path(path).read_text())
+note(f"up pid={os.getpid()} run={given.get('run_id')} policy={given.get('policy_version')}")
+if "exit" in behaviour and count <= behaviour.get("times", 1 << 30):
+    sys.exit(behaviour["exit"])
+
+stop = threading.Event()
+if behaviour.get("stubborn"):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+else:
+    install_stop_handler(stop.set, 30)
+if role == "service":
+
+    class Ready(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(503 if behaviour.get("unready") else 200)
+            self.end_headers()
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", given["port"]), Ready)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+note("waiting")
+stop.wait()
+note("stopped")

@@ -1,0 +1,40 @@
+"""Runs the real supervisor over fake children. Argument: JSON with folder, port, behaviours and limits."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+
+from service.settings import Settings
+from service.supervisor import checks
+from service.supervisor.report import Report
+from service.supervisor.run import Supervisor
+from service.supervisor.supervision import Limits, Role
+
+arguments = json.loads(sys.argv[1])
+folder = pathlib.Path(arguments["folder"])
+settings = Settings(
+    data_dir=str(folder / "data"), database=str(folder / "helios.db"), threads=1, port=arguments["port"]
+)
+commands = {
+    role: (
+        sys.executable,
+        str(pathlib.Path(__file__).with_name("fake_child.py")),
+        role.value,
+        str(folder),
+        json.dumps(arguments["behaviours"].get(role.value, {})),
+    )
+    for role in Role
+}
+versions = iter(range(1, 1000))
+lock = checks.claim_data_dir(settings)
+checks.make_socket_dir(settings)
+supervisor = Supervisor(
+    settings,
+    commands,
+    lambda asked: (next(versions), {"terminal_value": 256.0}),
+    Report(settings),
+    Limits(**arguments["limits"]),
+)
+sys.exit(supervisor.run())
