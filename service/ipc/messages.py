@@ -96,7 +96,10 @@ class Tokens(msgspec.Struct, tag="tokens", frozen=True):
 
 
 class Refused(msgspec.Struct, tag="refused", frozen=True):
-    """A request that the engine could not take. code: "too_long", "duplicate", "stopping", "queue_full"."""
+    """A request that the engine could not take. code: "too_long", "duplicate", "stopping", "queue_full", "invalid".
+
+    Almost always instead of Accepted; after it only when the device finds a request too large for its whole pool.
+    """
 
     request_id: str
     code: str
@@ -119,7 +122,9 @@ Event = EngineReady | Accepted | Tokens | Refused | PolicyAcknowledged | EngineS
 
 
 class Events(msgspec.Struct, frozen=True):
-    """Everything that one worker iteration has for one service worker, in order."""
+    """Everything that one worker iteration has for one service worker, in order. Empty: the engine looks whether
+    the connection stands.
+    """
 
     items: list[Event]
 
