@@ -41,11 +41,7 @@ def _reason(error: requests.RequestException) -> str:
 
 
 def _problem(status: int, content: object) -> str:
-    """RFC 9457 problem details in one line, with what each field's problem is."""
+    """RFC 9457 problem details in one line; the detail names each field's problem."""
     if not isinstance(content, dict):
         return f"the server answered {status}"
-    text = str(content.get("detail") or content.get("title") or f"the server answered {status}")
-    fields = content.get("errors") or content.get("problems")
-    if isinstance(fields, dict):
-        text += "; " + "; ".join(f"{name}: {why}" for name, why in fields.items())
-    return text
+    return str(content.get("detail") or content.get("title") or f"the server answered {status}")

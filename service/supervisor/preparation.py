@@ -8,11 +8,21 @@ from collections.abc import Iterator
 import sqlalchemy as sa
 
 from scheduler.errors import InvalidPolicy
+from service.control.errors import ControlError
 from service.control.policy import PolicyVersion, resolve_initial_policy
+from service.model_source import ModelSourceError, resolve_model
 from service.settings import Settings
 from service.store.database import open_database, upgrade
 from service.store.errors import StoreError
-from service.supervisor.errors import PolicyRefused, StoreRefused
+from service.supervisor.errors import ModelRefused, PolicyRefused, StoreRefused
+
+
+def check_model(settings: Settings) -> None:
+    """The model's files are there and whole. Raises ModelRefused."""
+    try:
+        resolve_model(settings.model)
+    except ModelSourceError as error:
+        raise ModelRefused(str(error)) from error
 
 
 def prepare_store(settings: Settings) -> None:
@@ -30,7 +40,7 @@ def first_policy(settings: Settings) -> PolicyVersion:
             return resolve_initial_policy(engine, settings)
     except InvalidPolicy as error:
         raise PolicyRefused(str(error)) from error
-    except StoreError as error:
+    except (StoreError, ControlError) as error:
         raise StoreRefused(str(error)) from error
 
 

@@ -1,4 +1,4 @@
-"""Asks the service whether the whole server is ready."""
+"""Asks the service whether the whole server is ready, with a given engine run."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ PAUSE_S = 0.1
 
 
 class ReadinessProbe:
-    """A thread that calls `on_ready` once GET `url` answers 200, then ends."""
+    """A thread that calls `on_ready(run_id)` once GET `url` answers 200 and names this run, then ends."""
 
-    def __init__(self, url: str, on_ready: Callable[[], None]) -> None:
+    def __init__(self, url: str, run_id: str, on_ready: Callable[[str], None]) -> None:
         self._url = url
+        self._run_id = run_id
         self._on_ready = on_ready
         self._stopped = threading.Event()
         threading.Thread(target=self._run, name="readiness", daemon=True).start()
@@ -27,10 +28,14 @@ class ReadinessProbe:
         with requests.Session() as session:
             session.trust_env = False  # a proxy for the outside world is not asked about this machine
             while not self._stopped.is_set():
-                try:
-                    if session.get(self._url, timeout=2).status_code == 200:
-                        self._on_ready()
-                        return
-                except requests.RequestException:
-                    pass  # not listening yet
+                if self._answers(session):
+                    self._on_ready(self._run_id)
+                    return
                 self._stopped.wait(PAUSE_S)
+
+    def _answers(self, session: requests.Session) -> bool:
+        try:
+            answer = session.get(self._url, timeout=2)
+            return answer.status_code == 200 and answer.json()["run_id"] == self._run_id
+        except (requests.RequestException, ValueError, LookupError, TypeError):
+            return False  # not listening yet, or something else listens

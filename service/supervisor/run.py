@@ -28,8 +28,9 @@ class _Exited:
     code: int
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Ready:
-    pass
+    run_id: str
 
 
 class _Stop:
@@ -64,6 +65,7 @@ class Supervisor:
         self._children: dict[Role, Child] = {}
         self._probe: ReadinessProbe | None = None
         self._next_policy: FirstPolicy | None = None
+        self._run_id = ""
 
     def run(self) -> int:
         """Start everything and return when everything has ended. Raises StartRefused before the first start."""
@@ -91,16 +93,19 @@ class Supervisor:
             del self._children[event.child.role]
             self._carry_out(self._supervision.exited(event.child.role, event.code, now))
         elif isinstance(event, _Ready):
-            self._became_ready()
+            self._became_ready(event.run_id)
         else:
             self._report.still()
             self._report.say("stopping")
             self._carry_out(self._supervision.stop(now))
 
-    def _became_ready(self) -> None:
-        if not self._supervision.stopping:
-            self._supervision.ready()
+    def _became_ready(self, run_id: str) -> None:
+        if self._supervision.stopping or run_id != self._run_id:
+            return
+        if self._supervision.ready():
             self._report.ready()
+        else:
+            self._report.say(f"serving again, with engine run {run_id}")
 
     def _carry_out(self, actions: list[Action]) -> None:
         for action in actions:
@@ -127,18 +132,24 @@ class Supervisor:
             self._carry_out(self._supervision.start_failed(role, str(error), time.monotonic()))
             return
         self._children[role] = child
-        if role is Role.SERVICE and self._probe is None:
-            url = f"{base_url(self._settings)}/health/ready"
-            self._probe = ReadinessProbe(url, lambda: self._events.put(_Ready()))
+        if role is Role.ENGINE:
+            self._watch_readiness()
+
+    def _watch_readiness(self) -> None:
+        if self._probe is not None:
+            self._probe.stop()
+        url = f"{base_url(self._settings)}/health/ready"
+        self._probe = ReadinessProbe(url, self._run_id, lambda run_id: self._events.put(_Ready(run_id)))
 
     def _write_start(self, role: Role) -> os.PathLike[str]:
         if role is not Role.ENGINE:
             return files.write_settings(self._settings, role)
         version, coefficients = self._next_policy or self._policy(_without_policy_flags(self._settings))
         self._next_policy = None  # the next engine asks the store again: an operator may have changed the policy
+        self._run_id = files.new_run_id()
         start = EngineStart(
             settings=self._settings,
-            run_id=files.new_run_id(),
+            run_id=self._run_id,
             endpoint=self._settings.engine_endpoint,
             policy_version=version,
             coefficients=coefficients,

@@ -107,10 +107,10 @@ class Supervision:
         """Start all, the recorder first so that it sees the run's first record soon."""
         return [self._start(role, now) for role in (Role.RECORDER, Role.ENGINE, Role.SERVICE)]
 
-    def ready(self) -> list[Action]:
-        """The whole server answers requests."""
-        self._ever_ready = True
-        return []
+    def ready(self) -> bool:
+        """The whole server answers requests; True the first time."""
+        first, self._ever_ready = not self._ever_ready, True
+        return first
 
     def exited(self, role: Role, code: int, now: float) -> list[Action]:
         """The role's process has ended; `code` is negative for a signal."""

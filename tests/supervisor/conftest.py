@@ -52,6 +52,12 @@ class FakeServer:
             self.lines.append(line.rstrip("\n"))
         raise AssertionError(f"no line matches {pattern!r}:\n" + "\n".join(self.lines))
 
+    def wait_until_serving(self) -> None:
+        """The server says that it is ready, and every child has its signal handlers."""
+        self.wait_for("Helios is ready")
+        for role in ("recorder", "engine", "service"):
+            self.wait_for(rf"{role} \| waiting")
+
     def wait(self) -> int:
         """The exit code, after the last line."""
         assert self.process.stderr is not None

@@ -48,6 +48,8 @@ if role == "service":
         def do_GET(self) -> None:
             self.send_response(503 if behaviour.get("unready") else 200)
             self.end_headers()
+            engine = folder / "data" / "run" / "engine.json"
+            self.wfile.write(json.dumps({"run_id": json.loads(engine.read_text())["run_id"]}).encode())
 
         def log_message(self, *arguments: object) -> None:
             pass

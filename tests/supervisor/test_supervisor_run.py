@@ -13,6 +13,7 @@ ROLES = ("engine", "recorder", "service")
 def test_it_starts_all_says_where_it_answers_and_stops_the_recorder_after_the_engine(fake_server):
     server = fake_server()
     server.wait_for(rf"Helios is ready .*http://127\.0\.0\.1:{server.port}/dashboard/")
+    server.wait_until_serving()
     server.signal(signal.SIGTERM)
     assert server.wait() == 0
     events = server.events()
@@ -23,7 +24,7 @@ def test_it_starts_all_says_where_it_answers_and_stops_the_recorder_after_the_en
 
 def test_ctrl_c_stops_it_in_order_too(fake_server):
     server = fake_server()
-    server.wait_for("Helios is ready")
+    server.wait_until_serving()
     os.killpg(server.process.pid, signal.SIGINT)
     assert server.wait() == 0
     assert {f"{role} stopped" for role in ROLES} <= set(server.events())
@@ -32,10 +33,12 @@ def test_ctrl_c_stops_it_in_order_too(fake_server):
 def test_a_killed_engine_is_replaced_by_a_new_run_with_the_policy_of_that_moment(fake_server):
     server = fake_server()
     first = server.wait_for(r"engine \| up pid=(\d+) run=(\S+) policy=1\b")
-    server.wait_for("Helios is ready")
+    server.wait_until_serving()
     os.kill(int(first[1]), signal.SIGKILL)
     server.wait_for("the engine was ended by signal 9; starting it again")
     second = server.wait_for(r"engine \| up pid=(\d+) run=(\S+) policy=2\b")
+    server.wait_for(r"engine \| waiting", nth=2)
+    server.wait_for(rf"serving again, with engine run {second[2]}")
     assert second[2] > first[2] or second[2][:15] == first[2][:15]
     assert second[2] != first[2]
     server.signal(signal.SIGTERM)
@@ -46,10 +49,10 @@ def test_a_dead_recorder_and_a_dead_service_are_replaced_while_the_engine_stays(
     server = fake_server()
     recorder = server.wait_for(r"recorder \| up pid=(\d+)")
     service = server.wait_for(r"service \| up pid=(\d+)")
-    server.wait_for("Helios is ready")
+    server.wait_until_serving()
     for role, found in (("recorder", recorder), ("service", service)):
         os.kill(int(found[1]), signal.SIGKILL)
-        server.wait_for(rf"{role} \| up pid=", nth=2)
+        server.wait_for(rf"{role} \| waiting", nth=2)
     server.signal(signal.SIGTERM)
     assert server.wait() == 0
     assert sum(line.startswith("engine up") for line in server.events()) == 1
@@ -57,7 +60,7 @@ def test_a_dead_recorder_and_a_dead_service_are_replaced_while_the_engine_stays(
 
 def test_children_end_when_the_supervisor_is_killed(fake_server):
     server = fake_server()
-    server.wait_for("Helios is ready")
+    server.wait_until_serving()
     server.signal(signal.SIGKILL)
     for role in ROLES:
         server.wait_until_gone(role)
@@ -65,8 +68,8 @@ def test_children_end_when_the_supervisor_is_killed(fake_server):
 
 
 def test_a_child_that_does_not_stop_is_killed_and_named(fake_server):
-    server = fake_server({"engine": {"stubborn": True}}, stop_s=0.2, drain_s=60.0)
-    server.wait_for("Helios is ready")
+    server = fake_server({"engine": {"stubborn": True}}, stop_s=1.0, drain_s=4.8)
+    server.wait_until_serving()
     server.signal(signal.SIGTERM)
     assert server.wait() == 0
     assert any("the engine did not stop in time and is killed" in line for line in server.lines)
@@ -90,7 +93,7 @@ def test_a_child_that_refuses_its_settings_ends_the_server_with_2_and_its_own_wo
 
 def test_what_children_read_is_for_this_user_alone(fake_server):
     server = fake_server()
-    server.wait_for("Helios is ready")
+    server.wait_until_serving()
     run = server.folder / "data" / "run"
     assert stat.S_IMODE(run.stat().st_mode) == 0o700
     for role in ROLES:
