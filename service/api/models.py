@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from litestar import Request, Response, get, post
+from litestar.params import FromPath
 
 from service.api.chat_request import read_messages
 from service.api.completion_request import read_prompt
@@ -34,7 +35,7 @@ async def list_models(request: Request[Any, Any, Any]) -> Response[bytes]:
 
 
 @get("/v1/models/{model:path}", tags=["inference"])
-async def get_model(request: Request[Any, Any, Any], model: str) -> Response[bytes]:
+async def get_model(request: Request[Any, Any, Any], model: FromPath[str]) -> Response[bytes]:
     """One model."""
     context = context_of(request)
     check_model(context, model.removeprefix("/"))

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 from litestar import Request, Response, get
+from litestar.params import FromPath
 
 from service.api.context import context_of
 from service.api.errors import BadRequest, NotFound
@@ -55,7 +56,7 @@ async def list_plans(request: AnyRequest) -> Response[bytes]:
 
 
 @get("/api/plans/{run:str}/{fence:str}", tags=["trace"])
-async def get_plan(request: AnyRequest, run: str, fence: str) -> Response[bytes]:
+async def get_plan(request: AnyRequest, run: FromPath[str], fence: FromPath[str]) -> Response[bytes]:
     """One plan with its lanes and runner-ups; episode is null where no exploration paid for it."""
     context = context_of(request)
     detail = await context.read(queries.get_plan, context.store, run, whole_number("fence", fence))
@@ -73,7 +74,7 @@ async def list_requests(request: AnyRequest) -> Response[bytes]:
 
 
 @get("/api/requests/{run:str}/{request_id:str}", tags=["trace"])
-async def get_request(request: AnyRequest, run: str, request_id: str) -> Response[bytes]:
+async def get_request(request: AnyRequest, run: FromPath[str], request_id: FromPath[str]) -> Response[bytes]:
     """One request's row."""
     context = context_of(request)
     row = await context.read(queries.get_request, context.store, run, request_id)

@@ -1,0 +1,232 @@
+"""A scripted engine and a real HTTP server on a random loopback port."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any
+
+import httpx
+import openai
+import sqlalchemy as sa
+from litestar import Litestar
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from service.api.application import create_app
+from service.api.http_server import create_server, listen
+from service.control.policy import PolicyControl
+from service.ipc.errors import EngineError, EngineUnavailable
+from service.ipc.messages import EngineReady, Submit, Tokens
+from service.settings import Settings
+from service.text import TextModel
+from service.text.template import ChatTemplate
+from service.text.vocabulary import TokenTable
+
+MODEL = "tiny"
+CONTEXT = 2_000
+READY = EngineReady("run-1", 1, 1, context_tokens=CONTEXT, kv_pages=1_000, page_tokens=16, vocab_size=257)
+TEMPLATE = (
+    "{% for m in messages %}{% if m['content'] == 'refuse' %}{{ raise_exception('no') }}{% endif %}"
+    "[{{ m['role'] }}]{{ m['content'] }}{% endfor %}[assistant]"
+)
+
+
+def byte_model() -> TextModel:
+    """One token per byte: prompts and answers can be read off their ids."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={character: n for n, character in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<end>"])
+    end = tokenizer.token_to_id("<end>")
+    table = TokenTable(tokenizer)
+    return TextModel(MODEL, tokenizer, table, ChatTemplate(TEMPLATE, {}), (end,), None, False, len(table))
+
+
+MODEL_TEXT = byte_model()
+
+
+def ids(text: str | bytes) -> list[int]:
+    """The token ids of any bytes."""
+    data = text.encode() if isinstance(text, str) else text
+    by_byte = {MODEL_TEXT.table.bytes_of(i): i for i in range(len(MODEL_TEXT.table))}
+    return [by_byte[bytes([byte])] for byte in data]
+
+
+HOLD = "hold"
+"""A step that waits until the request is cancelled, the engine released, or the server stopped."""
+Step = list[int] | str | EngineError | tuple[str, str | None]
+
+
+class FakeStream:
+    """Plays a script: token id lists, HOLD, an error, or (finish_reason, error) as the last message."""
+
+    def __init__(self, engine: FakeEngine, submit: Submit) -> None:
+        self._engine = engine
+        self._submit = submit
+        self._steps = iter(engine.script(submit))
+        self._output = 0
+        self._ended = False
+        self._cancelled = asyncio.Event()
+
+    async def __aenter__(self) -> FakeStream:
+        await self._engine.admit(self._submit)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None):
+        self.cancel("abort")
+        self._engine.left.set()
+
+    def __aiter__(self) -> FakeStream:
+        return self
+
+    async def __anext__(self) -> Tokens:
+        if self._ended:
+            raise StopAsyncIteration
+        if self._cancelled.is_set():
+            return self._last("abort", None)
+        step = next(self._steps, ("stop", None))
+        if step == HOLD:
+            self._engine.holding.set()
+            waits = [asyncio.ensure_future(event.wait()) for event in (self._cancelled, self._engine.released)]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            return await self.__anext__()
+        if isinstance(step, EngineError):
+            self._ended = True
+            raise step
+        if isinstance(step, tuple):
+            return self._last(*step)
+        await asyncio.sleep(0)
+        self._output += len(step)
+        return Tokens(self._submit.request_id, step, len(self._submit.prompt_token_ids), self._output)
+
+    def _last(self, reason: str, error: str | None) -> Tokens:
+        self._ended = True
+        self._output += reason == "stop"  # the stop token
+        prompt = len(self._submit.prompt_token_ids)
+        return Tokens(self._submit.request_id, [], prompt, self._output, finish_reason=reason, error=error)
+
+    def cancel(self, reason: str) -> None:
+        if not self._ended and not self._cancelled.is_set():
+            self._cancelled.set()
+            self._engine.cancels.append((self._submit.request_id, reason))
+
+
+def echo(submit: Submit) -> list[Step]:
+    """Three messages and the end."""
+    return [ids("Hel"), ids("lo"), ids("!"), ("stop", None)]
+
+
+class FakeEngine:
+    """Satisfies EnginePort."""
+
+    def __init__(self) -> None:
+        self.holding, self.left = threading.Event(), threading.Event()
+        self.reset()
+
+    def reset(self) -> None:
+        self.state: Any = "ready"
+        self.ready: EngineReady | None = READY
+        self.script: Callable[[Submit], list[Step]] = echo
+        self.refusal: EngineError | None = None
+        self.slow_refusal = False
+        self.submits: list[Submit] = []
+        self.cancels: list[tuple[str, str]] = []
+        self.policies: list[tuple[int, dict[str, Any]]] = []
+        self.policy_error: Exception | None = None
+        self.released = asyncio.Event()
+        self.holding.clear()
+        self.left.clear()
+
+    async def start(self) -> None:
+        self.loop = asyncio.get_running_loop()
+
+    async def close(self) -> None:
+        self.state = "down"
+
+    def release(self) -> None:
+        self.loop.call_soon_threadsafe(self.released.set)
+
+    def submit(self, request: Submit) -> FakeStream:
+        return FakeStream(self, request)
+
+    async def admit(self, request: Submit) -> None:
+        if self.state != "ready":
+            raise EngineUnavailable(f"the engine is {self.state}; try again in a moment")
+        self.submits.append(request)
+        if self.refusal is not None:
+            if self.slow_refusal:
+                self.holding.set()
+                await self.released.wait()
+            raise self.refusal
+
+    async def configure_policy(self, version: int, coefficients: dict[str, Any]) -> int:
+        if self.policy_error is not None:
+            raise self.policy_error
+        self.policies.append((version, coefficients))
+        return 7
+
+
+@dataclasses.dataclass
+class Api:
+    """A running server."""
+
+    engine: FakeEngine
+    app: Litestar
+    url: str
+    http: httpx.Client
+    stop: Callable[[], None]
+
+    @property
+    def openai(self) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
+
+    def chat(self, **fields: Any) -> httpx.Response:
+        body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], **fields}
+        return self.http.post("/v1/chat/completions", json=body)
+
+    def complete(self, **fields: Any) -> httpx.Response:
+        return self.http.post("/v1/completions", json={"model": MODEL, "prompt": "Hi", **fields})
+
+
+@contextlib.contextmanager
+def serving(store: sa.Engine, tmp_path: Any, **overrides: Any) -> Iterator[Api]:
+    """A server with a fake engine over `store`."""
+    engine = FakeEngine()
+    settings = Settings(data_dir=str(tmp_path), database=str(store.url), threads=1, **overrides)
+    control = PolicyControl(store, engine.configure_policy)
+    app = create_app(settings, text_model=MODEL_TEXT, engine_client=engine, store_engine=store, control=control)
+    sock = listen("127.0.0.1", 0)
+    sock.listen(64)  # connections wait here until the server takes the socket
+    server = create_server(app)
+    thread = threading.Thread(target=lambda: server.run(sockets=[sock]), daemon=True)
+    thread.start()
+
+    def stop() -> None:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive(), "the server did not stop"
+
+    url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+    with httpx.Client(base_url=url, timeout=30, trust_env=False) as http:
+        try:
+            http.get("/health/live")
+            yield Api(engine, app, url, http, stop)
+        finally:
+            stop()
+
+
+def raw_request(url: str, head: str, body: bytes = b"") -> bytes:
+    """Sends bytes as they are and reads until the server closes."""
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall(head.encode() + body)
+        received = b""
+        while chunk := connection.recv(65536):
+            received += chunk
+    return received

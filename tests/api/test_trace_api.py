@@ -1,0 +1,170 @@
+"""GET /api/plans, /api/requests and /api/runs over a filled store; health, metrics and schema."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import pathlib
+import shutil
+
+import pytest
+from factories import fill_store
+from fake_engine import READY, Api, raw_request, serving
+
+from service.store.database import open_database
+from service.store.tables import plan_lanes, plans, requests
+
+
+@pytest.fixture(scope="module")
+def trace_api(_sqlite_template, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trace")
+    shutil.copy(_sqlite_template, folder / "helios.db")
+    store = open_database(f"sqlite:///{folder / 'helios.db'}")
+    fill_store(store)
+    with serving(store, folder) as api:
+        yield api
+    store.dispose()
+
+
+def strict(answer) -> dict:
+    assert answer.status_code == 200, answer.text
+    return json.loads(answer.text, parse_constant=pytest.fail)
+
+
+def test_plans_have_the_sql_columns_and_come_newest_first(trace_api):
+    items = strict(trace_api.http.get("/api/plans"))["items"]
+    assert items
+    assert set(items[0]) == set(plans.c.keys())
+    times = [item["committed_at"] for item in items]
+    assert times == sorted(times, reverse=True)
+    assert dt.datetime.fromisoformat(times[0]).tzinfo is not None
+
+
+def test_pages_follow_each_other_without_gap_or_repetition(trace_api):
+    whole = strict(trace_api.http.get("/api/plans?limit=1000"))["items"]
+    seen, cursor = [], None
+    for _ in range(len(whole)):
+        page = strict(trace_api.http.get("/api/plans", params={"limit": 7, **({"cursor": cursor} if cursor else {})}))
+        seen += page["items"]
+        cursor = page["next"]
+        if cursor is None or len(seen) >= 50:
+            break
+    assert seen == whole[: len(seen)]
+
+
+def test_filters_reach_the_query(trace_api):
+    first = strict(trace_api.http.get("/api/plans"))["items"][0]
+    for name, key in (("kind", "kind"), ("reason", "reason"), ("run", "run_id"), ("policy_version", "policy_version")):
+        items = strict(trace_api.http.get("/api/plans", params={name: first[key]}))["items"]
+        assert items
+        assert {item[key] for item in items} == {first[key]}
+    items = strict(trace_api.http.get("/api/plans", params={"since": first["committed_at"]}))["items"]
+    assert {item["committed_at"] for item in items} == {first["committed_at"]}
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "kind=x", "reason=x", "shape=x", "since=yesterday", "until=5", "limit=0", "limit=1001", "limit=x",
+        "cursor=x", "policy_version=x", "policy_version=-1", "unknown=1", "kind=decode&kind=decode", "run=%00",
+    ],
+)  # fmt: skip
+def test_filters_that_cannot_be_used_are_400_and_named(trace_api, query):
+    answer = trace_api.http.get(f"/api/plans?{query}")
+    assert answer.status_code == 400
+    body = answer.json()
+    assert body["param"] == query.split("=")[0]
+    assert body["detail"]
+
+
+def test_one_plan_with_its_lanes_and_runners_up(trace_api):
+    first = strict(trace_api.http.get("/api/plans"))["items"][0]
+    body = strict(trace_api.http.get(f"/api/plans/{first['run_id']}/{first['fence']}"))
+    assert set(body) == {"plan", "lanes", "alternatives", "episode"}
+    assert body["plan"] == first
+    assert set(body["lanes"][0]) == set(plan_lanes.c.keys())
+
+
+@pytest.mark.parametrize("path", ["/api/plans/nobody/1", "/api/requests/nobody/1", "/api/plans/%00/1", "/api/nothing"])
+def test_what_is_not_there_is_404(trace_api, path):
+    answer = trace_api.http.get(path)
+    assert answer.status_code == 404
+    assert answer.headers["content-type"].split(";")[0] == "application/problem+json"
+
+
+@pytest.mark.parametrize("fence", ["x", "-1", "1.5", "99999999999999999999"])
+def test_a_fence_that_is_no_number_is_400(trace_api, fence):
+    assert trace_api.http.get(f"/api/plans/run/{fence}").status_code == 400
+
+
+def test_requests_and_runs(trace_api):
+    items = strict(trace_api.http.get("/api/requests"))["items"]
+    assert set(items[0]) == set(requests.c.keys())
+    one = strict(trace_api.http.get(f"/api/requests/{items[0]['run_id']}/{items[0]['request_id']}"))
+    assert one == items[0]
+    runs = strict(trace_api.http.get("/api/runs"))
+    assert runs["items"]
+    assert runs["next"] is None
+
+
+def test_readiness_gives_its_reasons(api: Api):
+    assert api.http.get("/health/live").json() == {"status": "live"}
+    body = strict(api.http.get("/health/ready"))
+    assert (body["status"], body["reasons"], body["run_id"]) == ("ready", [], READY.run_id)
+    for state, word in (("starting", "starting"), ("down", "down"), ("stopping", "stopping")):
+        api.engine.state = state
+        answer = api.http.get("/health/ready")
+        assert answer.status_code == 503
+        assert word in answer.json()["reasons"][0]
+
+
+def test_a_store_that_is_gone_makes_the_server_unready_and_lists_503(sqlite_url, tmp_path):
+    path = pathlib.Path(sqlite_url.removeprefix("sqlite:///"))
+    store = open_database(sqlite_url)
+    with serving(store, tmp_path) as api:
+        store.dispose()
+        path.unlink()
+        answer = api.http.get("/health/ready")
+        assert answer.status_code == 503
+        assert "the trace store is unreachable" in answer.json()["reasons"]
+        answer = api.http.get("/api/plans")
+        assert answer.status_code == 503
+        assert "retry-after" in answer.headers
+        assert api.chat().status_code == 200
+    store.dispose()
+
+
+def test_metrics_do_not_grow_with_what_clients_choose(api: Api):
+    def series() -> int:
+        answer = api.http.get("/metrics")
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+        assert "\nflare_engine_up 0" in answer.text
+        return sum(not line.startswith("#") for line in answer.text.splitlines())
+
+    before = series()
+    for number in range(50):
+        api.http.get(f"/path/{number}")
+        api.http.post("/v1/completions", json={"model": f"m{number}", "prompt": "x"})
+    assert series() == before
+
+
+def test_the_schema_lists_every_route(api: Api):
+    paths = strict(api.http.get("/schema"))["paths"]
+    assert {"/v1/completions", "/v1/chat/completions", "/api/plans", "/api/policy", "/health/ready"} <= set(paths)
+    assert strict(api.http.get("/schema/openapi.json"))["paths"] == paths
+
+
+def test_the_root_leads_to_the_dashboard(api: Api):
+    answer = api.http.get("/")
+    assert answer.is_redirect
+    assert answer.headers["location"] == "/dashboard/"
+
+
+def test_a_websocket_is_refused_cleanly(api: Api):
+    head = (
+        "GET /v1/models HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    )
+    assert raw_request(api.url, head).split(b"\r\n")[0].split()[1] in (b"403", b"404")
+    assert api.http.get("/health/live").status_code == 200
