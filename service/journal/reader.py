@@ -35,12 +35,13 @@ class Position(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Batch:
-    """One frame: its records, the position behind it, and the run that wrote it.
+    """One frame: its records, the positions before and behind it, and the run that wrote it.
 
     `wall_ns` and `monotonic_ns` were read together when that run's writer opened.
     """
 
     records: list[Record]
+    start: Position
     position: Position
     run_id: str
     wall_ns: int
@@ -87,7 +88,8 @@ class JournalReader:
         while True:
             if self._segment is None and not self._open():
                 return self._find_segment()
-            assert self._segment is not None and self.position is not None
+            assert self._segment is not None
+            assert self.position is not None
             frame = self._segment.frame(self.position.offset)
             if frame is not None and frame.sequence >= self.position.sequence:
                 return self._accept(frame)
@@ -163,15 +165,16 @@ class JournalReader:
 
     def _accept(self, frame: Frame) -> Batch | Gap:
         """The frame as a batch; first a gap when records before it are missing."""
-        assert self._segment is not None and self.position is not None
+        assert self._segment is not None
+        assert self.position is not None
         position = Position(self.position.segment, frame.end, frame.sequence)
         try:
             records = decoder.decode(frame.payload)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             self._damage = [f"{self._segment.path.name} holds records that this version cannot read: {error}"]
             self._enter_run(self._segment)
-            behind = frame.sequence + _countable(frame.payload)
-            return self._gap(None, behind - self.position.sequence, position._replace(sequence=behind))
+            after = frame.sequence + _countable(frame.payload)
+            return self._gap(None, after - self.position.sequence, position._replace(sequence=after))
         if frame.sequence > self.position.sequence:
             lost = frame.sequence - self.position.sequence
             self._enter_run(self._segment)
@@ -184,12 +187,13 @@ class JournalReader:
         for record in records:
             if isinstance(record, PlanCommitted):
                 self._fence = record.fence
-        self.position = position._replace(sequence=frame.sequence + len(records))
-        return Batch(records, self.position, header.run_id, header.wall_ns, header.monotonic_ns)
+        start, self.position = self.position, position._replace(sequence=frame.sequence + len(records))
+        return Batch(records, start, self.position, header.run_id, header.wall_ns, header.monotonic_ns)
 
     def _skip_damaged(self) -> Gap | None:
         """A frame that the writer finished but that is wrong now: go on behind it where its length leads right."""
-        assert self._segment is not None and self.position is not None
+        assert self._segment is not None
+        assert self.position is not None
         progress = self._segment.progress()
         offset = self.position.offset
         length = self._segment.length_at(offset)
@@ -197,7 +201,8 @@ class JournalReader:
         if not length or end > self._segment.header.size:
             return None
         if progress is not None and offset < progress.end == end and progress.next_sequence > self.position.sequence:
-            sequence, fence = progress.next_sequence, progress.last_fence
+            sequence = progress.next_sequence
+            fence: int | None = progress.last_fence
         else:
             frame = self._segment.frame(end)
             if frame is None or frame.sequence <= self.position.sequence:

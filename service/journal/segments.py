@@ -112,10 +112,10 @@ def unpack_header(data: bytes, path: pathlib.Path, journal_id: str | None = None
     fixed = data[: _FIXED.size]
     if _CRC.unpack_from(data, _FIXED.size)[0] != zlib.crc32(fixed):
         raise HeaderDamaged(f"{path.name} has a damaged header")
-    _magic, _version, _bytes, identity, *numbers, length, run_id = _FIXED.unpack(fixed)
+    identity, *numbers, length, run_id = _FIXED.unpack(fixed)[3:]
     if journal_id is not None and identity.hex() != journal_id:
         raise OtherJournal(f"{path.name} belongs to another journal")
-    return Header(identity.hex(), *numbers, run_id[:length].decode(errors="replace"))
+    return Header._make((identity.hex(), *numbers, run_id[:length].decode(errors="replace")))
 
 
 def store_progress(words: memoryview, progress: Progress) -> None:

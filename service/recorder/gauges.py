@@ -1,0 +1,95 @@
+"""The recorder's own counters and gauges, written to its shared-memory metrics file."""
+
+from __future__ import annotations
+
+import pathlib
+import threading
+import time
+from collections.abc import Sequence
+
+from service.journal.reader import Batch, Gap
+from service.journal.records import (
+    OutputPublished,
+    PlanCommitted,
+    PlanCompleted,
+    PolicyApplied,
+    Record,
+    RequestAdmitted,
+    RequestArrived,
+    RequestFinished,
+    RunEnded,
+    RunStarted,
+)
+from service.telemetry.shared import MetricsWriter
+
+_TIME_FIELD: dict[type, str] = {
+    RunStarted: "monotonic_ns",
+    RunEnded: "ended_ns",
+    PolicyApplied: "applied_ns",
+    RequestArrived: "arrived_ns",
+    RequestAdmitted: "admitted_ns",
+    RequestFinished: "finished_ns",
+    PlanCommitted: "committed_ns",
+    PlanCompleted: "completed_ns",
+    OutputPublished: "published_ns",
+}
+
+
+def record_ns(record: Record) -> int:
+    """When a record happened, monotonic ns of its run."""
+    at_ns: int = getattr(record, _TIME_FIELD[type(record)])
+    return at_ns
+
+
+class SinkGauges:
+    """Records delivered, lag and losses of one sink. Used by that sink's thread only; losses are shared."""
+
+    def __init__(self, metrics: MetricsWriter, sink: str, lost: LostRecords) -> None:
+        self._records = metrics.counter("flare_trace_records_total", sink)
+        self._lag = metrics.gauge("flare_trace_lag_seconds", sink)
+        self._lost = lost
+
+    def behind(self, items: Sequence[Batch | Gap]) -> None:
+        """These items wait: the lag is the age of their oldest record."""
+        first = next((item for item in items if isinstance(item, Batch) and item.records), None)
+        if first is not None:
+            wall_ns = first.wall_ns + record_ns(first.records[0]) - first.monotonic_ns
+            self._lag.set(max(0.0, (time.time_ns() - wall_ns) / 1e9))
+
+    def at_tail(self) -> None:
+        """Nothing waits."""
+        self._lag.set(0.0)
+
+    def delivered(self, records: int, lost: int) -> None:
+        """`records` records arrived, of which `lost` were refused, or more were missing before them."""
+        self._records.inc(records)
+        self._lost.add(lost)
+
+
+class LostRecords:
+    """flare_trace_lost_records_total, which every sink's thread adds to."""
+
+    def __init__(self, metrics: MetricsWriter) -> None:
+        self._counter = metrics.counter("flare_trace_lost_records_total")
+        self._lock = threading.Lock()
+
+    def add(self, count: int) -> None:
+        """Count records that a sink can never receive."""
+        if count:
+            with self._lock:
+                self._counter.inc(count)
+
+
+class WalGauge:
+    """flare_store_wal_bytes: the size of SQLite's write-ahead log; 0 without one."""
+
+    def __init__(self, metrics: MetricsWriter, database: pathlib.Path | None) -> None:
+        self._gauge = metrics.gauge("flare_store_wal_bytes")
+        self._path = None if database is None else database.with_name(database.name + "-wal")
+
+    def measure(self) -> None:
+        """Look at the file."""
+        try:
+            self._gauge.set(0 if self._path is None else self._path.stat().st_size)
+        except OSError:
+            self._gauge.set(0)

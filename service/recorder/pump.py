@@ -1,0 +1,183 @@
+"""Carries records from the journal to one sink, in bounded batches, for as long as it takes.
+
+Each sink has its own pump on its own thread with its own reader, so a sink that is down holds up nobody else.
+"""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from sqlalchemy import exc
+
+from service.journal.reader import Batch, Gap, JournalReader, Position
+from service.journal.segments import writer_lives
+from service.recorder.gauges import SinkGauges
+from service.store.errors import StoreError
+
+log = logging.getLogger(__name__)
+
+Item = Batch | Gap
+
+BATCH_RECORDS = 500
+BATCH_S = 0.1
+IDLE_S = 0.05
+FIRST_RETRY_S = 0.1
+LAST_RETRY_S = 5.0
+
+
+class SinkUnavailable(Exception):
+    """A sink cannot take anything now; `retry_after_s` is what it asked for, or None."""
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
+
+
+UNAVAILABLE = (StoreError, exc.SQLAlchemyError, SinkUnavailable, OSError)
+"""What a sink raises when trying again later can help; it has then changed nothing."""
+
+
+class Delivery(NamedTuple):
+    """Records that arrived, and records that can never arrive."""
+
+    delivered: int
+    lost: int
+
+
+class Sink(Protocol):
+    """Where a pump delivers to. Methods raise one of UNAVAILABLE, and may then be called again as before."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def run_open(self) -> bool: ...
+
+    run_id: str | None
+
+    def resume(self) -> Position | None: ...
+
+    def deliver(self, items: Sequence[Item]) -> Delivery: ...
+
+    def close_lost_run(self) -> None: ...
+
+    def idle(self) -> None: ...
+
+    def needed_segment(self, position: Position) -> int: ...
+
+
+class Pump:
+    """Reads the journal and delivers to one sink until `stop` is set and the journal's end is reached."""
+
+    def __init__(
+        self,
+        directory: pathlib.Path,
+        sink: Sink,
+        stop: threading.Event,
+        gauges: SinkGauges,
+        passed: Callable[[str, int], None],
+    ) -> None:
+        self._directory = directory
+        self._sink = sink
+        self._stop = stop
+        self._gauges = gauges
+        self._passed = passed
+        self._pending: list[Item] = []
+        self._ahead: Item | None = None
+        self._retry_s = 0.0
+        self._reader: JournalReader | None = None
+
+    def run(self) -> None:
+        """Until the end was reached after `stop`. A sink that is down is tried again without end."""
+        while not self._turn():
+            pass
+        if self._reader is not None:
+            self._reader.close()
+
+    def _turn(self) -> bool:
+        """One batch, or one wait. True when everything is delivered and the pump is to stop."""
+        try:
+            if self._reader is None:
+                position = self._sink.resume()
+                self._reader = JournalReader(self._directory, position, run_id=self._sink.run_id)
+            finished = self._step(self._reader)
+        except UNAVAILABLE as error:
+            self._back_off(error)
+            return False
+        except Exception as error:  # a mistake of ours must not end the trace
+            log.exception("sink %s failed unexpectedly and is tried again", self._sink.name)
+            self._back_off(error)
+            return False
+        self._retry_s = 0.0
+        return finished
+
+    def _step(self, reader: JournalReader) -> bool:
+        stopping = self._stop.is_set()  # read first: what was journaled before the stop is delivered
+        # What failed before is delivered again as it was, not grown without bound.
+        tail = not self._retry_s and self._fill(reader)
+        if self._pending:
+            self._deliver()
+            return False
+        if not tail:
+            return False
+        self._gauges.at_tail()
+        if self._sink.run_open and writer_lives(self._directory) is False and not self._fill_one(reader):
+            self._sink.close_lost_run()
+        self._sink.idle()
+        if stopping and not self._pending:
+            return True
+        self._stop.wait(IDLE_S)
+        return False
+
+    def _fill(self, reader: JournalReader) -> bool:
+        """Read until the batch is full or the tail is reached (True)."""
+        count = sum(len(item.records) for item in self._pending if isinstance(item, Batch))
+        deadline = time.monotonic() + BATCH_S
+        while count < BATCH_RECORDS and time.monotonic() < deadline:
+            item = self._ahead if self._ahead is not None else reader.poll()
+            self._ahead = None
+            if item is None:
+                return True
+            if self._pending and _run_changes(self._pending, item):
+                self._ahead = item
+                return False
+            self._pending.append(item)
+            count += len(item.records) if isinstance(item, Batch) else 0
+        return False
+
+    def _fill_one(self, reader: JournalReader) -> bool:
+        """Look once more, now that the writer is known to be gone."""
+        item = reader.poll()
+        if item is not None:
+            self._pending.append(item)
+        return item is not None
+
+    def _deliver(self) -> None:
+        self._gauges.behind(self._pending)
+        done = self._sink.deliver(self._pending)
+        self._gauges.delivered(done.delivered, done.lost)
+        position = self._pending[-1].position
+        self._pending = []
+        self._passed(self._sink.name, self._sink.needed_segment(position))
+
+    def _back_off(self, error: Exception) -> None:
+        first = self._retry_s == 0.0
+        self._retry_s = min(LAST_RETRY_S, self._retry_s * 2 or FIRST_RETRY_S)
+        if first:
+            log.warning("sink %s cannot be used now and is tried again; nothing is lost: %s", self._sink.name, error)
+        asked = getattr(error, "retry_after_s", None)
+        self._gauges.behind(self._pending)
+        self._stop.wait(self._retry_s if asked is None else min(asked, 60.0))
+        if self._stop.is_set():  # no waiting any more, but no busy loop either: the deadline ends it
+            threading.Event().wait(min(self._retry_s, 0.2))
+
+
+def _run_changes(pending: list[Item], item: Item) -> bool:
+    """Whether the item is of another run than the pending batches; a batch of items stays within one run."""
+    run_id = next((p.run_id for p in pending if isinstance(p, Batch)), None)
+    return run_id is not None and item.run_id != run_id
