@@ -24,7 +24,7 @@ class ByteSize(click.ParamType[int]):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        found = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,6})?) ?([A-Za-z]*)", str(value).strip(), re.ASCII)
+        found = re.fullmatch(r"([0-9]{1,19}(?:\.[0-9]{1,6})?) ?([A-Za-z]*)", str(value).strip(), re.ASCII)
         unit = UNITS.get(found[2].upper()) if found else None
         if found is None or unit is None:
             self.fail(f"{value!r} is not a size; write 1073741824, 512MiB or 8GiB", param, ctx)

@@ -1,0 +1,84 @@
+"""From options to Settings."""
+
+from __future__ import annotations
+
+import pathlib
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.cli.serve import TYPES, description, resolve_settings
+from service.cli.values import ByteSize
+from service.settings import Settings, default_data_dir
+
+
+def given_options(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Settings:
+    seen: list[Settings] = []
+    monkeypatch.setattr("service.cli.serve.supervise", lambda settings: seen.append(settings) or 0)
+    from service.cli import main
+
+    result = CliRunner().invoke(main, ["serve", *arguments])
+    assert result.exit_code == 0, result.output
+    return seen[0]
+
+
+def test_options_that_were_not_given_leave_the_defaults_and_the_policy_flags_unset(monkeypatch, tmp_path):
+    settings = given_options(monkeypatch, "--data-dir", str(tmp_path))
+    plain = Settings(data_dir=str(tmp_path), database=f"sqlite:///{tmp_path}/helios.db", threads=settings.threads)
+    assert settings == plain
+    assert settings.scheduler_policy is None
+    assert settings.scheduler_terminal_value is None
+
+
+def test_every_option_reaches_its_setting(monkeypatch, tmp_path):
+    values = {
+        "model": str(tmp_path / "a.gguf"), "host": "::1", "port": 8123, "data_dir": str(tmp_path),
+        "database": f"sqlite:///{tmp_path}/other.db", "device": "cpu", "dtype": "bfloat16", "max_context": 1024,
+        "kv_pages": 77, "request_slots": 9, "threads": 3, "scheduler_policy": "throughput",
+        "scheduler_terminal_value": 256.0, "scheduler_terminal_age_price": 0.0,
+        "otlp_endpoint": "http://127.0.0.1:4318", "journal_budget": 8 << 30, "journal_sync_ms": 50,
+    }  # fmt: skip
+    assert set(values) == set(TYPES)
+    arguments = []
+    for name, value in values.items():
+        text = {"journal_budget": "8GiB", "otlp_endpoint": "http://127.0.0.1:4318/"}.get(name, str(value))
+        arguments += ["--" + name.replace("_", "-"), text]
+    settings = given_options(monkeypatch, *arguments)
+    assert {name: getattr(settings, name) for name in values} == values
+
+
+def test_relative_paths_become_absolute(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("checkpoint").mkdir()
+    settings = resolve_settings({"data_dir": pathlib.Path("data"), "model": "checkpoint", "database": "trace.db"})
+    assert settings.data_dir == str(tmp_path / "data")
+    assert settings.model == str(tmp_path / "checkpoint")
+    assert settings.database == f"sqlite:///{tmp_path}/trace.db"
+
+
+def test_the_data_directory_comes_from_the_environment_when_no_option_names_it(tmp_path):
+    assert default_data_dir({"HELIOS_DATA_DIR": str(tmp_path), "XDG_DATA_HOME": "/elsewhere"}) == tmp_path
+    assert default_data_dir({"XDG_DATA_HOME": str(tmp_path)}) == tmp_path / "helios"
+
+
+def test_every_setting_has_an_option_or_is_marked_internal():
+    info = msgspec.inspect.type_info(Settings)
+    internal = {field.name for field in info.fields if field.type.extra["internal"]}
+    assert set(TYPES).isdisjoint(internal)
+    assert set(TYPES) | internal == {field.name for field in info.fields}
+    assert all(description(field.name).endswith(".") for field in info.fields)
+
+
+@given(st.integers(1, (1 << 62) - 1))
+def test_a_plain_number_of_bytes_is_read_exactly(size):
+    assert ByteSize().convert(str(size), None, None) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("8GiB", 8 << 30), ("1.5 gb", 1_500_000_000), ("512MiB", 512 << 20), ("64kib", 64 << 10)]
+)
+def test_sizes_with_units_are_read(text, size):
+    assert ByteSize().convert(text, None, None) == size

@@ -1,0 +1,175 @@
+"""The state table alone: no processes, no clock."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.supervisor.supervision import Kill, Limits, Role, Say, Start, Supervision, Terminate
+
+ENGINE, RECORDER, SERVICE = Role.ENGINE, Role.RECORDER, Role.SERVICE
+
+
+def begun(limits: Limits | None = None) -> Supervision:
+    supervision = Supervision(limits)
+    assert supervision.begin(0.0) == [Start(RECORDER), Start(ENGINE), Start(SERVICE)]
+    return supervision
+
+
+def effects(actions):
+    return [action for action in actions if not isinstance(action, Say)]
+
+
+def test_the_first_crash_of_a_ready_server_is_repaired_at_once():
+    supervision = begun()
+    supervision.ready()
+    assert effects(supervision.exited(ENGINE, -9, 50.0)) == []
+    assert supervision.next_due() == 50.0
+    assert supervision.tick(50.0) == [Start(ENGINE)]
+    assert supervision.next_due() is None
+
+
+def test_crashes_in_a_row_wait_longer_and_never_end_a_server_that_was_once_ready():
+    supervision = begun()
+    supervision.ready()
+    now, delays = 0.0, []
+    for _ in range(9):
+        supervision.exited(ENGINE, 1, now)
+        delays.append(supervision.next_due() - now)
+        now = supervision.next_due()
+        assert supervision.tick(now) == [Start(ENGINE)]
+    assert delays == [0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0, 10.0]
+    assert not supervision.stopping
+
+
+def test_a_steady_run_forgives_earlier_crashes():
+    supervision = begun()
+    supervision.ready()
+    supervision.exited(RECORDER, 1, 100.0)
+    supervision.tick(100.0)
+    supervision.exited(RECORDER, 1, 131.0)
+    assert supervision.next_due() == 131.0
+
+
+def test_five_crashes_before_the_server_was_ever_ready_end_it_with_1():
+    supervision = begun()
+    now = 0.0
+    for _ in range(4):
+        supervision.exited(ENGINE, -11, now)
+        now = supervision.next_due()
+        supervision.tick(now)
+    assert effects(supervision.exited(ENGINE, -11, now)) == [Terminate(SERVICE), Terminate(RECORDER)]
+    assert supervision.exit_code == 1
+    supervision.exited(SERVICE, 0, now)
+    supervision.exited(RECORDER, 0, now)
+    assert supervision.ended
+
+
+def test_exit_2_before_ready_is_a_refusal_and_after_ready_a_crash():
+    supervision = begun()
+    assert effects(supervision.exited(SERVICE, 2, 1.0)) == [Terminate(ENGINE)]
+    assert supervision.exit_code == 2
+    later = begun()
+    later.ready()
+    later.exited(SERVICE, 2, 1.0)
+    assert later.tick(1.0) == [Start(SERVICE)]
+
+
+def test_a_stop_ends_engine_and_service_first_and_the_recorder_after_the_engine():
+    supervision = begun()
+    assert supervision.stop(10.0) == [Terminate(ENGINE), Terminate(SERVICE)]
+    assert supervision.exited(SERVICE, 0, 10.1) == []
+    assert supervision.exited(ENGINE, 0, 10.2) == [Terminate(RECORDER)]
+    assert not supervision.ended
+    supervision.exited(RECORDER, 0, 10.3)
+    assert supervision.ended
+    assert supervision.exit_code == 0
+
+
+def test_a_second_request_to_stop_changes_nothing():
+    supervision = begun()
+    supervision.stop(10.0)
+    assert supervision.stop(12.0) == []
+    assert supervision.next_due() == 14.5
+
+
+def test_nothing_starts_again_once_a_stop_was_requested():
+    supervision = begun()
+    supervision.ready()
+    supervision.exited(ENGINE, -9, 10.0)
+    assert supervision.stop(10.0) == [Terminate(SERVICE), Terminate(RECORDER)]
+    assert supervision.tick(10.0) == []
+
+
+def test_who_is_late_is_killed_once_and_named():
+    supervision = begun()
+    supervision.stop(10.0)
+    late = supervision.tick(14.5)
+    assert effects(late) == [Kill(ENGINE), Kill(SERVICE)]
+    assert Say("the engine did not stop in time and is killed") in late
+    assert supervision.tick(14.6) == []
+    assert supervision.exited(ENGINE, -9, 14.6) == [Terminate(RECORDER)]
+    assert effects(supervision.tick(14.85)) == [Kill(RECORDER)]
+
+
+def test_a_start_that_fails_for_an_outside_reason_is_tried_again_and_never_counted():
+    supervision = begun()
+    for second in range(20):
+        (said,) = supervision.start_failed(ENGINE, "the database is away", float(second))
+        assert "the database is away" in said.text
+        assert supervision.next_due() == second + 2.0
+    assert not supervision.stopping
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("exit"), st.sampled_from(list(Role)), st.integers(-15, 3)),
+            st.tuples(st.just("wait"), st.floats(0.0, 12.0)),
+            st.tuples(st.just("ready")),
+            st.tuples(st.just("stop")),
+            st.tuples(st.just("fail"), st.sampled_from(list(Role))),
+        ),
+        max_size=60,
+    )
+)
+def test_a_role_never_runs_twice_and_every_stop_ends(events):
+    supervision = Supervision()
+    running: set[Role] = set()
+    now = 0.0
+
+    def apply(actions):
+        for action in actions:
+            if isinstance(action, Start):
+                assert action.role not in running
+                assert not supervision.stopping
+                running.add(action.role)
+            elif isinstance(action, Terminate | Kill):
+                assert action.role in running
+
+    apply(supervision.begin(now))
+    for event in events:
+        if event[0] == "exit" and event[1] in running:
+            running.remove(event[1])
+            apply(supervision.exited(event[1], event[2], now))
+        elif event[0] == "fail" and event[1] in running:
+            running.remove(event[1])
+            apply(supervision.start_failed(event[1], "away", now))
+        elif event[0] == "wait":
+            now += event[1]
+            apply(supervision.tick(now))
+        elif event[0] == "ready":
+            supervision.ready()
+        elif event[0] == "stop":
+            apply(supervision.stop(now))
+    apply(supervision.stop(now))
+    while running:
+        due = supervision.next_due()
+        if due is not None:
+            now = max(now, due)
+            killed = [action.role for action in supervision.tick(now) if isinstance(action, Kill)]
+            assert set(killed) <= running
+        for role in list(running):
+            running.remove(role)
+            apply(supervision.exited(role, 0, now))
+    assert supervision.ended
