@@ -6,6 +6,7 @@ tail, all come out as a Gap that says which records and fences are missing, and 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import pathlib
 from typing import NamedTuple
@@ -23,6 +24,8 @@ from service.journal.segments import (
     journal_identity,
     segment_numbers,
 )
+
+_LOOK_AHEAD = 64
 
 
 class Position(NamedTuple):
@@ -180,7 +183,7 @@ class JournalReader:
             self._enter_run(self._segment)
             self._damage = self._damage or ["records were dropped while they were written"]
             behind = self.position._replace(sequence=frame.sequence)
-            return self._gap(_fence_before(frame.payload), lost, behind)
+            return self._gap(_fence_before(self._segment, self.position.offset), lost, behind)
         header = self._segment.header
         self._enter_run(self._segment)
         self._damage = []
@@ -207,7 +210,7 @@ class JournalReader:
             frame = self._segment.frame(end)
             if frame is None or frame.sequence <= self.position.sequence:
                 return None
-            sequence, fence = frame.sequence, _fence_before(frame.payload)
+            sequence, fence = frame.sequence, _fence_before(self._segment, end)
         again = self._segment.frame(offset)
         if again is not None and again.sequence >= self.position.sequence:
             return None  # it was being written when we looked first
@@ -291,10 +294,16 @@ def _countable(payload: bytes) -> int:
         return 0
 
 
-def _fence_before(payload: bytes) -> int | None:
-    """The fence before a frame's first plan, or None."""
-    try:
-        records = decoder.decode(payload)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return None
-    return next((record.fence - 1 for record in records if isinstance(record, PlanCommitted)), None)
+def _fence_before(segment: SegmentFile, offset: int) -> int | None:
+    """The fence before the first plan at or behind `offset`; the segment's last fence when no plan follows soon."""
+    for _ in range(_LOOK_AHEAD):
+        frame = segment.frame(offset)
+        if frame is None:
+            break
+        with contextlib.suppress(msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            for record in decoder.decode(frame.payload):
+                if isinstance(record, PlanCommitted):
+                    return record.fence - 1
+        offset = frame.end
+    progress = segment.progress()
+    return None if progress is None else progress.last_fence

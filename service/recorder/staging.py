@@ -217,14 +217,14 @@ class Staging:
         for lane in record.lanes:
             if request_ids is None:
                 key = (self._run_id, record.fence, lane)
-                self._updates["first_outputs_of_lanes"].append((published_at, self._run_id, *key))
+                self._updates["first_outputs_of_lanes"].append((published_at, self._run_id, *key, published_at))
             elif lane < len(request_ids) and request_ids[lane] not in self._memory.started:
                 self._first_output(request_ids[lane], published_at)
 
     def _first_output(self, request_id: str, published_at: object) -> None:
         row = self._requests.get(request_id)
         if row is None:
-            self._updates["first_outputs"].append((published_at, self._run_id, request_id))
+            self._updates["first_outputs"].append((published_at, self._run_id, request_id, published_at))
         elif row[_FIRST_OUTPUT_AT] is None:
             row[_FIRST_OUTPUT_AT] = published_at
         self._memory.started[request_id] = None

@@ -30,11 +30,13 @@ _UPDATES = {
         "UPDATE plan_lanes SET delivered = ?, published_ns = ? WHERE run_id = ? AND fence = ? AND lane = ?"
     ),
     "first_outputs": (
-        "UPDATE requests SET first_output_at = ? WHERE run_id = ? AND request_id = ? AND first_output_at IS NULL"
+        "UPDATE requests SET first_output_at = ? WHERE run_id = ? AND request_id = ?"
+        " AND (first_output_at IS NULL OR first_output_at > ?)"
     ),
     "first_outputs_of_lanes": (
-        "UPDATE requests SET first_output_at = ? WHERE run_id = ? AND first_output_at IS NULL AND request_id ="
+        "UPDATE requests SET first_output_at = ? WHERE run_id = ? AND request_id ="
         " (SELECT request_id FROM plan_lanes WHERE run_id = ? AND fence = ? AND lane = ?)"
+        " AND (first_output_at IS NULL OR first_output_at > ?)"
     ),
     "finished": (
         "UPDATE requests SET first_output_at = COALESCE(first_output_at, ?), finished_at = ?, output_tokens = ?,"
