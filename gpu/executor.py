@@ -6,6 +6,7 @@ import os
 import queue
 import select
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -24,6 +25,7 @@ class SingleExecutor(Generic[Result]):
         self._read_fd, self._write_fd = os.pipe()
         os.set_blocking(self._read_fd, False)
         self._start = start
+        weakref.finalize(self, _close, self._read_fd, self._write_fd)  # the running thread keeps self alive
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -51,16 +53,18 @@ class SingleExecutor(Generic[Result]):
         return self._results.get_nowait()
 
     def stop(self, abandon: bool) -> None:
-        """End the thread after its job, or with `abandon` return at once and leave the job to the process's end."""
+        """End the thread after its job, whose result can still be collected; with `abandon` do not wait for it."""
         self._jobs.put(None)
-        if abandon:
-            return
-        self._thread.join()
-        os.close(self._read_fd)
-        os.close(self._write_fd)
+        if not abandon:
+            self._thread.join()
 
     def _run(self) -> None:
         self._start()
         while (job := self._jobs.get()) is not None:
             self._results.put(job())
             os.write(self._write_fd, b"\0")
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

@@ -72,16 +72,24 @@ def resolve_model(name_or_path: str) -> ModelSource:
     """
     if name_or_path in _PACKAGED:
         return _packaged_source(name_or_path, _PACKAGED[name_or_path])
-    if not name_or_path or "\0" in name_or_path:
-        raise ModelNotFound(f"{name_or_path!r} is no model. {_what_can_be_named()}")
-    path = pathlib.Path(name_or_path).expanduser().resolve()
+    path = _existing_path(name_or_path)
+    if path is None:
+        raise ModelNotFound(f"there is no model {name_or_path!r}. {_what_can_be_named()}")
     if path.is_dir():
         _check_checkpoint(path)
         return ModelSource(path.name, path, "huggingface")
-    if path.is_file():
-        _check_gguf(path)
-        return ModelSource(path.stem, path, "gguf")
-    raise ModelNotFound(f"there is no model {name_or_path!r}. {_what_can_be_named()}")
+    _check_gguf(path)
+    return ModelSource(path.stem, path, "gguf")
+
+
+def _existing_path(text: str) -> pathlib.Path | None:
+    if not text:
+        return None
+    try:
+        path = pathlib.Path(text).expanduser().resolve()
+        return path if path.exists() else None
+    except (OSError, ValueError, RuntimeError):  # too long a name, a NUL, an unknown home directory
+        return None
 
 
 def _what_can_be_named() -> str:
