@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -16,7 +17,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))  # tests import `factorie
 
 from postgresql_server import NoServer, server_url
 
-from service.store.database import open_database, upgrade
+from service.store.database import open_database, upgrade, write_transaction
+from service.store.tables import metadata
 
 
 @pytest.fixture(scope="session")
@@ -46,15 +48,16 @@ def _postgresql_server() -> Iterator[sa.URL]:
         pytest.skip(str(error))
 
 
-@pytest.fixture
-def empty_postgresql_url(_postgresql_server: sa.URL) -> Iterator[str]:
-    """The address of a new database without tables; dropped after the test."""
+@contextlib.contextmanager
+def _new_database(server: sa.URL) -> Iterator[str]:
+    """A private database, dropped at the end."""
     name = f"helios_test_{uuid.uuid4().hex}"
-    admin = sa.create_engine(_postgresql_server, isolation_level="AUTOCOMMIT")
+    admin = sa.create_engine(server, isolation_level="AUTOCOMMIT")
     try:
         with admin.connect() as connection:
             connection.exec_driver_sql(f'CREATE DATABASE "{name}" TEMPLATE template0')
-        yield _postgresql_server.set(database=name).render_as_string(hide_password=False)
+            connection.exec_driver_sql(f'ALTER DATABASE "{name}" SET synchronous_commit = off')
+        yield server.set(database=name).render_as_string(hide_password=False)
     finally:
         with admin.connect() as connection:
             connection.exec_driver_sql(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
@@ -62,10 +65,32 @@ def empty_postgresql_url(_postgresql_server: sa.URL) -> Iterator[str]:
 
 
 @pytest.fixture
-def postgresql_url(empty_postgresql_url: str) -> str:
-    """The address of a fresh, upgraded PostgreSQL store; the test carries the mark `postgresql`."""
-    upgrade(empty_postgresql_url)
-    return empty_postgresql_url
+def empty_postgresql_url(_postgresql_server: sa.URL) -> Iterator[str]:
+    """The address of a new database without tables; for tests that change the schema."""
+    with _new_database(_postgresql_server) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def _shared_postgresql(_postgresql_server: sa.URL) -> Iterator[tuple[str, str]]:
+    with _new_database(_postgresql_server) as url:
+        yield url, upgrade(url).head
+
+
+@pytest.fixture
+def postgresql_url(_shared_postgresql: tuple[str, str]) -> Iterator[str]:
+    """The address of an upgraded PostgreSQL store without rows; the test carries the mark `postgresql`.
+
+    One database serves the session, since making one takes half a second; its rows go after each test.
+    """
+    url, head = _shared_postgresql
+    yield url
+    engine = open_database(url)
+    with write_transaction(engine) as connection:
+        for table in metadata.tables.values():
+            connection.execute(table.delete())
+        connection.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{head}'")
+    engine.dispose()
 
 
 @pytest.fixture
