@@ -1,0 +1,144 @@
+"""The engine's series, looked up once. Every update is a store into shared memory."""
+
+from __future__ import annotations
+
+import collections
+
+from gpu.device import Device
+from scheduler.plans import CostState, Reason, ScheduledPlan
+from scheduler.policy import COEFFICIENTS, NEWCOMER_MEMORIES, PREFILL_CHUNKINGS, PolicyConfig
+from scheduler.scheduler import RequestScheduler
+from scheduler.shapes import GraphKind
+from service.engine.requests import RequestTable
+from service.telemetry.metric_table import EXECUTION_CLASSES, OUTCOMES
+from service.telemetry.shared import MetricsWriter
+
+BUSY_WINDOW_NS = 10_000_000_000
+
+
+class EngineMetrics:
+    """Counters and histograms move with each plan and publication; gauges with refresh(). Times are ns."""
+
+    def __init__(self, writer: MetricsWriter) -> None:
+        self._writer = writer
+        self._up = writer.gauge("flare_engine_up")
+        self._execution_ns = {
+            c: writer.counter("flare_scheduler_execution_nanoseconds_total", c) for c in EXECUTION_CLASSES
+        }
+        self._executions = {c: writer.counter("flare_scheduler_executions_total", c) for c in EXECUTION_CLASSES}
+        self._timing_credit = writer.gauge("flare_scheduler_credit_milliseconds", "timing_refresh")
+        self._acceptance_credit = writer.gauge("flare_scheduler_credit_milliseconds", "acceptance_learning")
+        self._plan_seconds = writer.histogram("flare_scheduler_plan_seconds")
+        self._margin = writer.histogram("flare_scheduler_margin_ratio")
+        self._cost_error = {k: writer.histogram("flare_graph_cost_error_ratio", k.value) for k in GraphKind}
+        self._duration = {k: writer.histogram("flare_graph_duration_seconds", k.value) for k in GraphKind}
+        self._estimates = {s: writer.gauge("flare_graph_estimates", s.value) for s in CostState}
+        self._running = writer.gauge("flare_requests_running")
+        self._waiting = writer.gauge("flare_requests_waiting")
+        self._oldest_wait = writer.gauge("flare_oldest_wait_seconds")
+        self._requests = {o: writer.counter("flare_requests_total", o) for o in OUTCOMES}
+        self._prompt_tokens = writer.counter("flare_prompt_tokens_total")
+        self._output_tokens = writer.counter("flare_output_tokens_total")
+        self._pages_used = writer.gauge("flare_kv_pages_used")
+        self._pages_total = writer.gauge("flare_kv_pages_total")
+        self._first_token = writer.histogram("flare_time_to_first_token_seconds")
+        self._gap = writer.histogram("flare_inter_token_seconds")
+        self._request_seconds = writer.histogram("flare_request_seconds")
+        self._queue_seconds = writer.histogram("flare_queue_seconds")
+        self._busy_ratio = writer.gauge("flare_device_busy_ratio")
+        self._journal_bytes = writer.gauge("flare_journal_bytes")
+        self._malformed = writer.counter("flare_ipc_malformed_messages_total")
+        self._malformed_seen = 0
+        self._busy: collections.deque[tuple[int, int]] = collections.deque()
+
+    def set_up(self, up: bool) -> None:
+        """Whether the engine serves."""
+        self._up.set(float(up))
+
+    def policy(self, version: int, policy: PolicyConfig) -> None:
+        """The next plan uses this policy."""
+        self._writer.gauge("flare_scheduler_policy_version").set(version)
+        for coefficient in COEFFICIENTS:
+            if not coefficient.choices:
+                value = float(getattr(policy, coefficient.name))
+                self._writer.gauge("flare_scheduler_policy", coefficient.name).set(value)
+        for chunking in PREFILL_CHUNKINGS:
+            for memory in NEWCOMER_MEMORIES:
+                used = (chunking, memory) == (policy.prefill_chunking, policy.newcomer_memory)
+                self._writer.gauge("flare_scheduler_policy_info", chunking, memory).set(float(used))
+
+    def planned(self, plan: ScheduledPlan, plan_ns: int) -> None:
+        """A plan was committed."""
+        self._plan_seconds.observe(plan_ns / 1e9)
+        if plan.margin is not None:
+            self._margin.observe(plan.margin)
+        self._timing_credit.set(plan.ledgers.timing_credit_ms)
+        self._acceptance_credit.set(plan.ledgers.acceptance_credit_ms)
+
+    def executed(self, plan: ScheduledPlan, device_ns: int, prompt_tokens: int, output_tokens: int) -> None:
+        """A graph completed; device_ns is 0 when it failed."""
+        reason = Reason.ORDINARY if plan.reason is Reason.SOLO_PREFILL else plan.reason
+        self._executions[reason.value].inc()
+        self._execution_ns[reason.value].inc(device_ns)
+        self._prompt_tokens.inc(prompt_tokens)
+        self._output_tokens.inc(output_tokens)
+        if device_ns:
+            self._duration[plan.shape.kind].observe(device_ns / 1e9)
+            if plan.selected_cost_ns:
+                error = abs(device_ns - plan.selected_cost_ns) / plan.selected_cost_ns
+                self._cost_error[plan.shape.kind].observe(error)
+
+    def queued(self, queue_ns: int) -> None:
+        """A request's first graph was committed."""
+        self._queue_seconds.observe(queue_ns / 1e9)
+
+    def first_output(self, since_arrival_ns: int) -> None:
+        """A request's first output was published."""
+        self._first_token.observe(since_arrival_ns / 1e9)
+
+    def next_output(self, gap_ns: int) -> None:
+        """A later publication of a request."""
+        self._gap.observe(gap_ns / 1e9)
+
+    def ended(self, outcome: str, since_arrival_ns: int) -> None:
+        """A request reached its terminal state."""
+        self._requests[outcome].inc()
+        self._request_seconds.observe(since_arrival_ns / 1e9)
+
+    def refused(self) -> None:
+        """A request was not taken."""
+        self._requests["refused"].inc()
+
+    def requests(self, table: RequestTable, now_ns: int) -> None:
+        """How many run and wait now."""
+        head = table.head
+        self._running.set(table.running)
+        self._waiting.set(table.waiting)
+        self._oldest_wait.set(0.0 if head is None else max(0, now_ns - head.arrived_ns) / 1e9)
+
+    def refresh(
+        self, now_ns: int, device: Device, scheduler: RequestScheduler, journal_bytes: int, malformed: int
+    ) -> None:
+        """The gauges that need a look around, and the heartbeat; a few times a second."""
+        self._writer.heartbeat(now_ns)
+        total = device.limits.kv_pages
+        self._pages_total.set(total)
+        self._pages_used.set(total - device.free_pages())
+        self._journal_bytes.set(journal_bytes)
+        self._malformed.inc(malformed - self._malformed_seen)
+        self._malformed_seen = malformed
+        states = collections.Counter(
+            scheduler.catalog.estimate(shape, now_ns).state for shape in scheduler.catalog.shapes
+        )
+        for state, gauge in self._estimates.items():
+            gauge.set(states[state])
+        self._refresh_busy(now_ns, device.busy_ns())
+
+    def _refresh_busy(self, now_ns: int, busy_ns: int) -> None:
+        window = self._busy
+        window.append((now_ns, busy_ns))
+        while len(window) > 2 and now_ns - window[1][0] >= BUSY_WINDOW_NS:
+            window.popleft()
+        elapsed = now_ns - window[0][0]
+        # A graph counts when it completes, so a long one can exceed the window's part of it.
+        self._busy_ratio.set(min(1.0, (busy_ns - window[0][1]) / elapsed) if elapsed > 0 else 0.0)

@@ -1,0 +1,115 @@
+"""A committed plan as its journal record. Every-step code: one pass, no allocation but the record itself."""
+
+from __future__ import annotations
+
+import functools
+
+from scheduler.plans import Alternative, PlanLane, PlanParts, ScheduledPlan
+from scheduler.shapes import GraphShape
+from service.journal.records import AlternativeRecord, LaneRecord, PartsRecord, PlanCommitted, ShapeRecord
+
+
+@functools.cache  # a catalog's shapes, never more
+def shape_record(shape: GraphShape) -> ShapeRecord:
+    """The shape by value."""
+    return ShapeRecord(
+        shape.kind.value,
+        shape.batch_capacity,
+        shape.draft_depth,
+        shape.target_width,
+        shape.target_rows,
+        shape.prefill_capacity,
+        shape.speculation_enabled,
+        shape.allocation.value,
+    )
+
+
+def plan_committed(
+    plan: ScheduledPlan, fence: int, committed_ns: int, plan_ns: int, policy_version: int
+) -> PlanCommitted:
+    """The record of `plan`, committed at `fence`. One frame runs at a time, so queue_depth and frame_slot are 0."""
+    ledgers = plan.ledgers
+    following = plan.following
+    log_scale = plan.log_scale
+    return PlanCommitted(
+        fence=fence,
+        committed_ns=committed_ns,
+        shape=shape_record(plan.shape),
+        reason=plan.reason.value,
+        score_kind=plan.score_kind.value,
+        score=plan.score,
+        log_scale=log_scale,
+        parts=_parts(plan.parts),
+        selected_cost_ns=plan.selected_cost_ns,
+        observation_age_ns=plan.observation_age_ns,
+        cost_state=plan.cost_state.value,
+        active_decoders=plan.active_decoders,
+        logical_rows=plan.logical_rows,
+        margin=plan.margin,
+        candidates=plan.candidates,
+        exploration_credit_ms=plan.exploration_credit_ns / 1e6,
+        timing_credit_ms=ledgers.timing_credit_ms,
+        timing_spent_ms=ledgers.timing_spent_ms,
+        timing_ordinary_ms=ledgers.timing_ordinary_ms,
+        acceptance_credit_ms=ledgers.acceptance_credit_ms,
+        acceptance_spent_ms=ledgers.acceptance_spent_ms,
+        acceptance_ordinary_ms=ledgers.acceptance_ordinary_ms,
+        discovery_ms=ledgers.discovery_ms,
+        queue_depth=0,
+        frame_slot=0,
+        policy_version=policy_version,
+        plan_us=plan_ns / 1e3,
+        following_kind=None if following is None else following.kind.value,
+        following_shape=None if following is None else following.label,
+        lanes=[_lane(lane) for lane in plan.lanes],
+        alternatives=[_alternative(other, log_scale) for other in plan.alternatives],
+    )
+
+
+def _parts(parts: PlanParts) -> PartsRecord:
+    return PartsRecord(
+        parts.token_value,
+        parts.delivery_value,
+        parts.age_relief,
+        parts.terminal_relief,
+        parts.wait_cost,
+        parts.horizon_ms,
+    )
+
+
+def _lane(lane: PlanLane) -> LaneRecord:
+    return LaneRecord(
+        lane.request_id,
+        lane.handle.slot,
+        lane.handle.generation,
+        lane.role.value,
+        lane.prompt_tokens,
+        lane.query_length,
+        lane.ceiling,
+        None,  # proposal_source: no graph proposes yet
+        lane.token_price,
+        lane.delivery_price,
+        lane.age_ms,
+        lane.sigma_ms,
+        lane.expected_tokens,
+        lane.terminal_value,
+        lane.value,
+    )
+
+
+def _alternative(other: Alternative, log_scale: float) -> AlternativeRecord:
+    return AlternativeRecord(
+        other.rank,
+        shape_record(other.shape),
+        other.score_kind.value,
+        other.score,
+        _parts(other.parts),
+        log_scale,
+        None,
+        None,
+        other.active_rows,
+        list(other.request_ids),
+        other.selected_cost_ns,
+        other.cost_state.value,
+        other.barred_by.value,
+    )

@@ -1,0 +1,91 @@
+"""Step 4: hand tokens and answers to the service, after the journal holds what they rest on."""
+
+from __future__ import annotations
+
+from service.engine.core import Core
+from service.engine.ports import Transport
+from service.engine.requests import EngineRequest, phases
+from service.ipc.messages import Tokens
+from service.journal.records import OutputPublished, RequestFinished
+
+
+def publish(core: Core, transport: Transport) -> None:
+    """Send everything that waits, one message per client; report publications and write endings down.
+
+    The records of this step go into the next iteration's write, which follows at once.
+    """
+    for request in core.touched.values():
+        core.say(request.client, _tokens(request))
+    outbox, core.outbox = core.outbox, {}
+    gone = [client for client, events in outbox.items() if not transport.send(client, events)]
+    if core.touched or gone:
+        core.advance()
+        _report_outputs(core, set(gone))
+        for client in gone:
+            core.drop_client(client)
+        for request in core.touched.values():
+            if request.ending is not None:
+                _write_ending(core, request)
+        core.touched.clear()
+    core.completed = None
+
+
+def _tokens(request: EngineRequest) -> Tokens:
+    ending = request.ending
+    return Tokens(
+        request.request_id,
+        request.unpublished,
+        request.consumed_tokens,
+        request.output_tokens,
+        None if ending is None else ending.reason.value,
+        None if ending is None else ending.error,
+    )
+
+
+def _report_outputs(core: Core, gone: set[bytes]) -> None:
+    """Tell scheduler, journal and metrics which requests' output became visible."""
+    lanes: list[int] = []
+    for request in core.touched.values():
+        visible = bool(request.unpublished)
+        request.unpublished = []
+        if request.output_tokens > request.told:
+            _observe(core, request)
+        if visible and request.client not in gone and core.completed is not None:
+            fence, lane_of = core.completed
+            assert request.handle is not None
+            core.scheduler.published_output(request.handle, fence)
+            lanes.append(lane_of[request.handle])
+    if lanes and core.completed is not None:
+        core.records.append(OutputPublished(core.completed[0], core.now_ns, lanes))
+
+
+def _observe(core: Core, request: EngineRequest) -> None:
+    """First-token and inter-token times; a lone stop token counts, so that samples match requests with output."""
+    if request.published_ns is None:
+        core.metrics.first_output(core.now_ns - request.arrived_ns)
+    else:
+        core.metrics.next_output(core.now_ns - request.published_ns)
+    request.published_ns = core.now_ns
+    request.told = request.output_tokens
+
+
+def _write_ending(core: Core, request: EngineRequest) -> None:
+    ending = request.ending
+    assert ending is not None
+    finished_ns = core.now_ns
+    spent = phases(request, ending, finished_ns)
+    core.metrics.ended(ending.reason.value, finished_ns - request.arrived_ns)
+    core.records.append(
+        RequestFinished(
+            request.request_id,
+            ending.reason.value,
+            ending.error,
+            request.first_output_ns,
+            finished_ns,
+            request.output_tokens,
+            spent.queue_ns,
+            spent.prefill_ns,
+            spent.decode_ns,
+            spent.publish_ns,
+        )
+    )

@@ -1,0 +1,180 @@
+"""From EngineStart to a serving worker: what happens once, before the first request."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import hashlib
+import importlib.metadata
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterable
+
+from gpu.create import create_device
+from gpu.device import Device
+from scheduler.catalog import Catalog
+from scheduler.policy import PolicyConfig
+from scheduler.scheduler import RequestScheduler
+from scheduler.shapes import GraphShape
+from service.engine.commands import use_policy
+from service.engine.core import Core
+from service.engine.metrics import EngineMetrics
+from service.engine.plan_records import shape_record
+from service.engine.ports import Clock, Journal, Transport
+from service.engine.worker import Worker
+from service.ipc.messages import EngineReady
+from service.ipc.server import EngineServer
+from service.journal.records import RunStarted
+from service.journal.writer import JournalWriter
+from service.model_source import ModelSource, resolve_model
+from service.settings import EngineStart, Settings
+from service.telemetry.shared import MetricsWriter
+
+
+class StopRequested(Exception):
+    """SIGTERM arrived while the engine was starting."""
+
+
+@dataclasses.dataclass(slots=True)
+class Engine:
+    """A serving engine and what has to be closed, in the order of closing."""
+
+    worker: Worker
+    server: EngineServer
+    journal: JournalWriter
+    metrics: MetricsWriter
+    device: Device
+
+    def close(self, abandon: bool) -> None:
+        """Close everything; with `abandon`, leave a running program behind."""
+        self.server.close()
+        self.journal.close()
+        self.metrics.close()
+        self.device.shut_down(abandon)
+
+
+def start_engine(start: EngineStart, stopped: Callable[[], bool], clock: Clock = time.monotonic_ns) -> Engine:
+    """Load the model, prepare its programs, open the journal and listen.
+
+    Raises StopRequested, and the typed errors of the model, the device, the journal, the metrics file and the
+    endpoint.
+    """
+    settings = start.settings
+    policy = PolicyConfig.balanced().merged(start.coefficients)
+    source = resolve_model(settings.model)
+    device = load_device(settings, source, stopped)
+    journal = JournalWriter(
+        settings.journal_dir,
+        run_id=start.run_id,
+        segment_bytes=settings.journal_segment_bytes,
+        budget_bytes=settings.journal_budget,
+        sync_ms=settings.journal_sync_ms,
+    )
+    metrics = MetricsWriter(settings.engine_metrics_path)
+    server = EngineServer(start.endpoint)
+    worker = build_worker(start, policy, source.name, device, journal, server, metrics, clock)
+    gc.collect()
+    gc.freeze()  # the model and the programs are never garbage; collections need not visit them
+    return Engine(worker, server, journal, metrics, device)
+
+
+def load_device(settings: Settings, source: ModelSource, stopped: Callable[[], bool]) -> Device:
+    """The device with every program warm; says how far it is on standard error."""
+    _say(f"loading {source.name} from {source.path} ({_size(source)})")
+    device = create_device(
+        source.path,
+        device=settings.device,
+        dtype=settings.dtype,
+        prefill_capacities=settings.prefill_capacities,
+        decode_batches=settings.decode_batches,
+        request_slots=settings.request_slots,
+        max_context=settings.max_context,
+        kv_pages=settings.kv_pages,
+        threads=settings.threads,
+    )
+
+    def progress(what: str, share: float) -> None:
+        if stopped():
+            raise StopRequested
+        _say(f"{what} ({share:.0%})")
+
+    progress(f"loaded; preparing {len(device.shapes)} programs", 0.0)
+    device.prepare(progress)
+    return device
+
+
+def build_worker(
+    start: EngineStart,
+    policy: PolicyConfig,
+    model: str,
+    device: Device,
+    journal: Journal,
+    transport: Transport,
+    metrics: MetricsWriter,
+    clock: Clock,
+) -> Worker:
+    """The worker over its parts, with RunStarted and the first PolicyApplied in its first journal write."""
+    settings, limits = start.settings, device.limits
+    slots = min(settings.request_slots, limits.request_slots)
+    core = Core(
+        scheduler=RequestScheduler(Catalog(device.shapes), policy, request_slots=slots),
+        device=device,
+        metrics=EngineMetrics(metrics),
+        clock=clock,
+        ready=EngineReady(
+            run_id=start.run_id,
+            pid=os.getpid(),
+            policy_version=start.policy_version,
+            context_tokens=limits.context_tokens,
+            kv_pages=limits.kv_pages,
+            page_tokens=limits.page_tokens,
+            vocab_size=limits.vocab_size,
+        ),
+        policy=policy,
+        policy_version=start.policy_version,
+        queue_limit=settings.queue_limit,
+    )
+    core.advance()
+    core.records.append(_run_started(start, model, device.shapes, time.time_ns(), core.now_ns))
+    use_policy(core, start.policy_version, policy)
+    core.metrics.set_up(True)
+    return Worker(core, journal, transport, settings.journal_sync_ms)
+
+
+def catalog_digest(shapes: Iterable[GraphShape]) -> str:
+    """sha256 of the shapes' labels in catalog order: equal for engines that choose among the same graphs."""
+    return hashlib.sha256("\n".join(shape.label for shape in shapes).encode()).hexdigest()
+
+
+def _run_started(
+    start: EngineStart, model: str, shapes: tuple[GraphShape, ...], wall_ns: int, monotonic_ns: int
+) -> RunStarted:
+    settings = {name: getattr(start.settings, name) for name in start.settings.__struct_fields__}
+    return RunStarted(
+        run_id=start.run_id,
+        wall_ns=wall_ns,
+        monotonic_ns=monotonic_ns,
+        host=platform.node(),
+        version=importlib.metadata.version("helios-serving"),
+        model=model,
+        device=start.settings.device,
+        catalog_digest=catalog_digest(shapes),
+        settings={
+            name: ",".join(map(str, value)) if isinstance(value, tuple) else value
+            for name, value in settings.items()
+            if name not in ("database", "otlp_endpoint")  # they may carry a password
+        },
+        shapes=[shape_record(shape) for shape in shapes],
+        policy_version=start.policy_version,
+    )
+
+
+def _size(source: ModelSource) -> str:
+    files = [source.path] if source.path.is_file() else list(source.path.glob("*.safetensors"))
+    return f"{sum(file.stat().st_size for file in files) / 2**20:.0f} MiB"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,121 @@
+"""The worker loop's one iteration: complete, apply commands, plan, commit, journal, submit, publish.
+
+    collect ─► commands ─► admit ─► plan, commit ─► ONE journal write ─► submit ─► publish ─► (records of the
+    publication go into the next iteration's write, and that iteration follows without sleeping)
+
+Nothing is published before the write that records what it rests on.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from scheduler.records import FinishReason
+from service.engine.commands import admit_waiting, apply_command
+from service.engine.completion import abandon, collect_completion
+from service.engine.core import Core
+from service.engine.planning import plan_and_commit
+from service.engine.ports import Journal, Transport
+from service.engine.publication import publish
+from service.ipc.messages import EngineStopping
+from service.journal.errors import FrameTooLarge
+from service.journal.records import RunEnded
+
+TICK_NS = 500_000_000
+SHUTTING_DOWN = "the server is shutting down"
+
+_log = logging.getLogger(__name__)
+
+
+class Worker:
+    """One engine's loop over its parts, without its waiting: call step(), then wait for at most wait_ns()."""
+
+    def __init__(self, core: Core, journal: Journal, transport: Transport, sync_ms: int = 1000) -> None:
+        self.core = core
+        self._journal = journal
+        self._transport = transport
+        self._tick_ns = max(1, min(TICK_NS, sync_ms * 1_000_000))
+        self._next_tick_ns = 0
+
+    @property
+    def drained(self) -> bool:
+        """No graph runs and nothing waits to be written or sent."""
+        return self.core.in_flight is None and not self._pending()
+
+    def step(self) -> None:
+        """One iteration."""
+        core = self.core
+        core.advance()
+        collect_completion(core)
+        for client, message in self._transport.receive():
+            apply_command(core, client, message)
+        admit_waiting(core)
+        frame = plan_and_commit(core)
+        self._write()
+        if frame is not None:
+            core.device.submit(frame)
+        publish(core, self._transport)
+        core.metrics.requests(core.table, core.now_ns)
+        if core.now_ns >= self._next_tick_ns:
+            self._tick()
+        self._journal.sync_if_due(core.now_ns)
+
+    def wait_ns(self) -> int:
+        """How long the loop may sleep when neither a message nor a result comes."""
+        return 0 if self._pending() else max(0, self._next_tick_ns - self.core.clock())
+
+    def begin_stop(self) -> None:
+        """Take nothing in and plan nothing from now on; every client learns it in the next step()."""
+        core = self.core
+        core.stopping = True
+        core.advance()
+        for client in core.clients:
+            core.say(client, EngineStopping())
+        core.end_all(FinishReason.ABORT, SHUTTING_DOWN)
+
+    def finish(self, reason: str) -> None:
+        """Write the run's end; a graph that still runs is abandoned."""
+        core = self.core
+        core.advance()
+        abandon(core)
+        core.records.append(RunEnded(core.now_ns, reason))
+        self._write()
+
+    def fail(self, why: str) -> None:
+        """After an unexpected error: every request ends with "error", every client learns it, the run ends.
+
+        The state that the error left is trusted as little as possible.
+        """
+        core = self.core
+        core.stopping = True
+        for client in core.clients:
+            core.say(client, EngineStopping())
+        core.end_all(FinishReason.ERROR, "the engine failed")
+        self._write()
+        publish(core, self._transport)
+        self.finish(f"failed: {why}")
+
+    def _write(self) -> None:
+        """One journal write of everything that this iteration decided."""
+        records = self.core.records
+        if not records:
+            return
+        self.core.records = []
+        try:
+            self._journal.append(records, self.core.last_fence)
+        except FrameTooLarge as error:
+            # The journal has counted them as lost, as on a full disk; serving goes on.
+            _log.error("%s", error)
+
+    def _tick(self) -> None:
+        core = self.core
+        self._next_tick_ns = core.now_ns + self._tick_ns
+        core.metrics.refresh(
+            core.now_ns, core.device, core.scheduler, self._journal.bytes_used, self._transport.malformed
+        )
+        for client in [client for client in core.clients if not self._transport.probe(client)]:
+            core.drop_client(client)
+
+    def _pending(self) -> bool:
+        core = self.core
+        return bool(core.records or core.touched or core.outbox)
