@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gpu.device import ModelError
 from gpu.model.dequantize import dequantize
+from gpu.model.gguf_source import WeightReader
 
 KINDS = [gguf.GGMLQuantizationType[name] for name in ("Q4_1", "Q8_0", "F32", "F16", "BF16", "Q4_0", "Q6_K")]
 
@@ -27,7 +28,7 @@ def test_random_blocks_have_the_bits_of_the_gguf_package(kind, rows, blocks, see
 
 
 def test_the_real_file_has_the_bits_of_the_gguf_package(smollm2_path):
-    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(smollm2_path).tensors}
+    tensors = {tensor.name: tensor for tensor in WeightReader(smollm2_path).tensors}
     for name in ("blk.0.attn_q.weight", "blk.29.ffn_down.weight", "output_norm.weight", "token_embd.weight"):
         tensor = tensors[name]
         rows = np.atleast_2d(tensor.data)[:50]
