@@ -49,7 +49,7 @@ def find_tail(directory: pathlib.Path, journal_id: str) -> Tail:
         except (FileNotFoundError, SegmentDamaged):
             continue
         try:
-            return Tail(numbers[-1], _end_sequence(segment), segment.header.evicted_records)
+            return Tail(numbers[-1], _end_sequence(segment), segment.evicted_records())
         finally:
             segment.close()
     return Tail(numbers[-1] if numbers else 0, 0, 0)

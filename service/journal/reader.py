@@ -162,8 +162,9 @@ class JournalReader:
                 segment = SegmentFile(self.directory, number, self.journal_id)
             except (FileNotFoundError, SegmentDamaged):
                 continue
+            evicted = segment.evicted_records()
             segment.close()
-            return segment.header.evicted_records
+            return evicted
         return 0
 
     def _accept(self, frame: Frame) -> Batch | Gap:

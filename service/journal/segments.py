@@ -1,7 +1,7 @@
 """Segment files: their names, header and frames.
 
     0      fixed header: magic, version, journal id, number, size, first sequence, start fence, clocks, run id, crc32
-    2048   progress: five native 64-bit words that the writer keeps up to date through a memory map
+    2048   progress: six native 64-bit words that the writer keeps up to date through a memory map
     4096   frames: u32 length, u32 crc32, u64 sequence, payload; a length of 0 is the end so far
 
 `sequence` counts records: a frame's sequence is the number of records before it in the whole journal, so a jump
@@ -29,7 +29,7 @@ MAGIC = b"HELIOSJ\n"
 VERSION = 1
 HEADER_BYTES = 4096
 PROGRESS_AT = 2048
-PROGRESS_WORDS = 5
+PROGRESS_WORDS = 6
 ID_FILE = "journal.id"
 LOCK_FILE = "writer.lock"
 SPARE_FILE = "spare.segment"
@@ -40,6 +40,9 @@ FRAME = struct.Struct("<IIQ")
 _FIXED = struct.Struct("<8sII16s7QI128s")
 _CRC = struct.Struct("<I")
 _PROGRESS = struct.Struct("=5Q")
+_WORD = struct.Struct("=Q")
+EVICTED_WORD = 5
+"""Records removed to keep the budget, as of the writer's last append."""
 _NAME = re.compile(r"segment-(\d{8,})\.hj\Z")
 _CHECK = 0x48454C494F534A31
 _MASK = (1 << 64) - 1
@@ -119,7 +122,7 @@ def unpack_header(data: bytes, path: pathlib.Path, journal_id: str | None = None
 
 
 def store_progress(words: memoryview, progress: Progress) -> None:
-    """Write the progress into a segment's five mapped words. Each word is stored whole."""
+    """Write the progress into a segment's mapped words. Each word is stored whole."""
     words[0] = progress.next_sequence
     words[1] = progress.end
     words[2] = progress.last_fence
@@ -179,6 +182,12 @@ class SegmentFile:
             if check_word(*words) == check:
                 return Progress(*words)
         return None
+
+    def evicted_records(self) -> int:
+        """Records that were removed unshipped to keep the budget, in the journal's life."""
+        data = self._pread(_WORD.size, PROGRESS_AT + _WORD.size * EVICTED_WORD)
+        noted: int = _WORD.unpack(data)[0] if len(data) == _WORD.size else 0
+        return max(noted, self.header.evicted_records)
 
     def frame(self, offset: int) -> Frame | None:
         """The whole and correct frame at `offset`, or None."""

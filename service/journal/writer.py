@@ -20,6 +20,7 @@ from service.journal.files import Keeper, OpenSegment, find_tail
 from service.journal.records import Record, encoder
 from service.journal.segments import (
     CLOSED,
+    EVICTED_WORD,
     FRAME,
     HEADER_BYTES,
     LOCK_FILE,
@@ -104,7 +105,6 @@ class JournalWriter:
 
         Raises FrameTooLarge when they do not fit into a segment; they are then counted as lost.
         """
-        self._fence = last_fence
         if not records:
             return
         buffer = self._buffer
@@ -114,10 +114,12 @@ class JournalWriter:
         except Exception:  # a value that msgpack cannot hold
             count = self._encode_what_can(records)
             if not count:
+                self._fence = last_fence
                 return
         size = len(buffer)
-        if self._end + size > self._limit and not self._rotate(size, count):
+        if self._end + size > self._limit and not self._rotate(size, count, last_fence):
             return
+        self._fence = last_fence  # not before: a new segment begins with the fence before this frame
         FRAME.pack_into(buffer, 0, size - FRAME.size, 0, self._sequence)
         FRAME.pack_into(buffer, 0, size - FRAME.size, zlib.crc32(buffer), self._sequence)
         try:
@@ -135,6 +137,7 @@ class JournalWriter:
         words[1] = end
         words[2] = last_fence
         words[4] = check_word(self._sequence, end, last_fence, OPEN)
+        words[EVICTED_WORD] = self._keeper.evicted_records
 
     def sync_if_due(self, now_ns: int) -> None:
         """Ask the helper thread for an fdatasync when records are unsynced and sync_ms have passed."""
@@ -164,10 +167,11 @@ class JournalWriter:
         encoder.encode_into(kept, self._buffer, FRAME.size)
         return len(kept)
 
-    def _rotate(self, size: int, count: int) -> bool:
+    def _rotate(self, size: int, count: int, last_fence: int) -> bool:
         """Go on to a segment with room for a frame of `size` bytes. False: its `count` records are lost."""
         room = self._segment_bytes - HEADER_BYTES
         if size > room:
+            self._fence = last_fence
             self._drop(count)
             raise FrameTooLarge(
                 f"{count} records of one iteration take {size} bytes; a journal segment has room for {room}. "
@@ -175,6 +179,7 @@ class JournalWriter:
             )
         if self._open_next():
             return True
+        self._fence = last_fence
         self._drop(count)
         return False
 

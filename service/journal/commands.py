@@ -1,0 +1,185 @@
+"""`helios journal dump` and `helios journal verify`: what a journal holds, and whether all of it is whole.
+
+Both only read. They return the lines to print, so that the command line decides on colours and `--json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from service.journal.errors import JournalUnwritable, SegmentDamaged
+from service.journal.reader import Batch, Gap, JournalReader
+from service.journal.segments import CLOSED, OPEN, SEALED, SegmentFile, segment_numbers, segment_path, writer_lives
+
+STATE = {OPEN: "open", SEALED: "sealed", CLOSED: "closed"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SegmentReport:
+    """One segment file. `problem` is None when it is whole; a torn last frame of a killed run is no problem."""
+
+    segment: int
+    run_id: str | None
+    state: str
+    bytes: int
+    records: int
+    last_fence: int | None
+    problem: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verification:
+    """A journal's segments and what is missing between and in them. `writer`: a process writes to it now."""
+
+    journal_id: str
+    writer: bool
+    segments: list[SegmentReport]
+    gaps: list[str]
+    lost_records: int
+
+    @property
+    def whole(self) -> bool:
+        """Nothing is damaged or missing."""
+        return not self.gaps and all(segment.problem is None for segment in self.segments)
+
+
+def dump(directory: pathlib.Path) -> Iterator[dict[str, Any]]:
+    """Every record, and a `gap` where some are missing, oldest first. Raises JournalUnwritable."""
+    reader = _open(directory)
+    try:
+        while (item := reader.poll()) is not None:
+            if isinstance(item, Gap):
+                yield {"gap": item.reason, "run_id": item.run_id, "lost_records": item.lost_records}
+                continue
+            for record in item.records:
+                fields = {name: msgspec.to_builtins(_named(getattr(record, name))) for name in record.__struct_fields__}
+                yield {
+                    "record": type(record).__name__,
+                    "run_id": item.run_id,
+                    "segment": item.position.segment,
+                    **fields,
+                }
+    finally:
+        reader.close()
+
+
+def verify(directory: pathlib.Path) -> Verification:
+    """Read everything once. Raises JournalUnwritable."""
+    reader = _open(directory)
+    gaps: list[Gap] = []
+    counts: dict[int, int] = {}
+    try:
+        while (item := reader.poll()) is not None:
+            if isinstance(item, Batch):
+                counts[item.position.segment] = counts.get(item.position.segment, 0) + len(item.records)
+            else:
+                gaps.append(item)
+        stopped = reader.position
+    finally:
+        reader.close()
+    numbers = segment_numbers(directory)
+    segments = [_report(directory, number, reader.journal_id, counts.get(number, 0)) for number in numbers]
+    if stopped is not None and segments:
+        segments[-1] = _checked_end(directory, segments[-1], stopped.sequence)
+    return Verification(
+        reader.journal_id,
+        bool(writer_lives(directory)),
+        segments,
+        [f"{gap.reason} ({gap.lost_records} records)" for gap in gaps],
+        sum(gap.lost_records for gap in gaps),
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """`python -m service.journal dump|verify DIRECTORY [--json]`. Exit code 1: something is damaged; 2: wrong usage."""
+    parser = argparse.ArgumentParser(
+        prog="helios journal",
+        description="Look into a journal.",
+        epilog="example: helios journal verify DIRECTORY",
+    )
+    parser.add_argument("command", choices=["dump", "verify"])
+    parser.add_argument("directory", type=pathlib.Path)
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table (verify)")
+    options = parser.parse_args(arguments)
+    try:
+        if options.command == "dump":
+            for line in dump(options.directory):
+                print(json.dumps(line))
+            return 0
+        result = verify(options.directory)
+    except JournalUnwritable as error:
+        print(error, file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        return 0
+    print(json.dumps(dataclasses.asdict(result)) if options.json else "\n".join(describe(result)))
+    return 0 if result.whole else 1
+
+
+def describe(result: Verification) -> list[str]:
+    """The verification as lines of text."""
+    lines = [f"journal {result.journal_id}, {'being written' if result.writer else 'no writer'}"]
+    for segment in result.segments:
+        lines.append(
+            f"segment {segment.segment:>6}  run {segment.run_id or '?':<16}  {segment.state:<7} {segment.records:>9} "
+            f"records  last fence {segment.last_fence if segment.last_fence is not None else '?':>9}  "
+            f"{segment.problem or 'whole'}"
+        )
+    lines += [f"missing: {gap}" for gap in result.gaps]
+    lines.append("everything is whole" if result.whole else f"{result.lost_records} records are known to be missing")
+    return lines
+
+
+def _open(directory: pathlib.Path) -> JournalReader:
+    """A reader for an existing journal: looking at a journal never creates one."""
+    if not directory.is_dir():
+        raise JournalUnwritable(directory, FileNotFoundError(2, "no such directory"))
+    if not segment_numbers(directory):
+        raise JournalUnwritable(directory, FileNotFoundError(2, "it holds no journal segments"))
+    return JournalReader(directory)
+
+
+def _report(directory: pathlib.Path, number: int, journal_id: str, records: int) -> SegmentReport:
+    size = segment_path(directory, number).stat().st_size
+    try:
+        segment = SegmentFile(directory, number, journal_id)
+    except (SegmentDamaged, FileNotFoundError) as error:
+        return SegmentReport(number, None, "unknown", size, 0, None, str(error))
+    progress = segment.progress()
+    segment.close()
+    problem = None
+    if size < segment.header.size:
+        problem = f"cut off: {size} of {segment.header.size} bytes"
+    elif progress is None:
+        problem = "its progress cannot be trusted"
+    state = STATE.get(progress.state, "unknown") if progress is not None else "unknown"
+    fence = progress.last_fence if progress is not None else None
+    return SegmentReport(number, segment.header.run_id, state, size, records, fence, problem)
+
+
+def _checked_end(directory: pathlib.Path, report: SegmentReport, sequence: int) -> SegmentReport:
+    """The newest segment: whether reading got as far as its header says it was written."""
+    if report.problem is not None:
+        return report
+    segment = SegmentFile(directory, report.segment)
+    progress = segment.progress()
+    segment.close()
+    missing = progress.next_sequence - sequence if progress is not None else 0
+    if missing > 0 and not writer_lives(directory):
+        return dataclasses.replace(report, problem=f"its last {missing} records are missing")
+    return report
+
+
+def _named(value: Any) -> Any:
+    """Nested structs as objects with names instead of arrays."""
+    if isinstance(value, msgspec.Struct):
+        return {name: _named(getattr(value, name)) for name in value.__struct_fields__}
+    return [_named(item) for item in value] if isinstance(value, list) else value
