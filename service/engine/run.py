@@ -96,7 +96,8 @@ def run_worker(worker: Worker, stop: StopSignal, wait: Waiter, clock: Clock) -> 
                 wait(left_ns if deadline_ns is None else min(left_ns, max(0, deadline_ns - now_ns)))
     except Exception as error:  # the one place that catches everything: the run must end as failed, not silently
         traceback.print_exc()
-        _quietly(lambda: worker.fail(f"{type(error).__name__}: {error}"))
+        why = f"{type(error).__name__}: {error}"
+        _quietly(lambda: worker.fail(why))
         return EXIT_FAILED
 
 

@@ -157,7 +157,7 @@ def _run_started(
         wall_ns=wall_ns,
         monotonic_ns=monotonic_ns,
         host=platform.node(),
-        version=importlib.metadata.version("helios-serving"),
+        version=_version(),
         model=model,
         device=start.settings.device,
         catalog_digest=catalog_digest(shapes),
@@ -169,6 +169,13 @@ def _run_started(
         shapes=[shape_record(shape) for shape in shapes],
         policy_version=start.policy_version,
     )
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("helios-serving")
+    except importlib.metadata.PackageNotFoundError:  # run from a checkout that is not installed
+        return "unknown"
 
 
 def _size(source: ModelSource) -> str:
