@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib.metadata
 import time
@@ -20,6 +21,7 @@ from prometheus_client import CollectorRegistry
 from service.api.context import STORE_THREADS, ApiContext
 from service.api.engine_port import EnginePort
 from service.api.origins import OriginGuard, is_loopback
+from service.api.policy_keeper import keep_policy
 from service.api.problems import handle_exception
 from service.api.routes import ROUTES
 from service.control.policy import PolicyControl
@@ -27,6 +29,7 @@ from service.settings import Settings
 from service.text import TextModel
 
 MAX_BODY_BYTES = 4 << 20
+CHANGE_GRACE_S = 1.5
 
 
 def _version() -> str:
@@ -60,7 +63,7 @@ def create_app(
     return Litestar(
         [*ROUTES, *mounts],
         state=State({"context": context}),
-        lifespan=[_connection(engine_client)],
+        lifespan=[_lifespan(engine_client, control)],
         middleware=[OriginGuard(loopback_only=is_loopback(settings.host))],
         exception_handlers={Exception: handle_exception},
         request_max_body_size=MAX_BODY_BYTES,
@@ -72,13 +75,18 @@ def create_app(
     )
 
 
-def _connection(engine: EnginePort) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
+def _lifespan(engine: EnginePort, control: PolicyControl) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
     @contextlib.asynccontextmanager
-    async def connected(_app: Litestar) -> AsyncIterator[None]:
+    async def running(_app: Litestar) -> AsyncIterator[None]:
         await engine.start()
+        keeper = asyncio.create_task(keep_policy(engine, control), name="policy-keeper")
         try:
             yield
         finally:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(control.close(), CHANGE_GRACE_S)
             await engine.close()
 
-    return connected
+    return running
