@@ -24,6 +24,7 @@ OPTIONS = [
     "--quiet",
     "--generate-hashes",
     "--allow-unsafe",
+    "--unsafe-package=pip",
     "--strip-extras",
     "--no-header",
     "--no-emit-index-url",

@@ -77,7 +77,7 @@ def set_up(torch_index: str) -> None:
         return
     check_disk()
     started = time.monotonic()
-    print(f"Setting up {VENV} (about 1.5 GB on disk with a CPU build of torch); nothing outside it is changed.")
+    print(f"Setting up {VENV} (about 2 GB on disk with a CPU build of torch); nothing outside it is changed.")
     make_environment()
     packages = len(re.findall(r"^[A-Za-z0-9]", LOCK.read_text(encoding="utf-8"), re.MULTILINE))
     step(2, f"{packages} packages of requirements/lock.txt, checked by hash (about 250 MB to fetch)")

@@ -17,10 +17,10 @@ from service.store.errors import StoreError
 from service.supervisor.errors import ModelRefused, PolicyRefused, StoreRefused
 
 
-def check_model(settings: Settings) -> None:
-    """The model's files are there and whole. Raises ModelRefused."""
+def check_model(settings: Settings) -> str:
+    """The name that clients know the model by; its files are there and whole. Raises ModelRefused."""
     try:
-        resolve_model(settings.model)
+        return resolve_model(settings.model).name
     except ModelSourceError as error:
         raise ModelRefused(str(error)) from error
 

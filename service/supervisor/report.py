@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import re
+import shlex
 import time
 
 from rich.console import Console
-from rich.status import Status
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from service.settings import Settings
 from service.supervisor.supervision import Role
@@ -19,25 +22,39 @@ def base_url(settings: Settings) -> str:
 
 
 class Report:
-    """Prints to standard error; a terminal also gets a line that moves while the server starts."""
+    """Prints to standard error. At a terminal a bar shows the engine's progress; elsewhere its lines do.
 
-    def __init__(self, settings: Settings, console: Console | None = None) -> None:
+    `model`: the name that clients know it by.
+    """
+
+    def __init__(self, settings: Settings, model: str, console: Console | None = None) -> None:
         self._settings = settings
+        self._model = model
         self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
-        self._status: Status | None = None
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
         self._started = time.monotonic()
 
     def starting(self) -> None:
         """The processes are being started."""
         s = self._settings
-        self.say(f"starting {s.model} ({s.dtype}, {s.device}, {s.threads} threads); data in {s.data_dir}")
+        self.say(f"starting {self._model} ({s.dtype}, {s.device}, {s.threads} threads); data in {s.data_dir}")
         if self._console.is_terminal:
-            self._status = self._console.status("loading the model and preparing its programs")
-            self._status.start()
+            text = TextColumn("{task.description}", markup=False)
+            self._bar = Progress(
+                SpinnerColumn(), text, BarColumn(), TimeElapsedColumn(), console=self._console, transient=True
+            )
+            self._task = self._bar.add_task("starting", total=None)
+            self._bar.start()
 
     def line(self, role: Role, text: str) -> None:
-        """A child's own line."""
-        self._print(f"{role:>8} | {text}")
+        """A child's own line. While the server starts, `what it does (37%)` moves the bar instead."""
+        bar = self._bar
+        found = re.fullmatch(r"(.+) \((\d{1,3})%\)", text) if bar is not None and role is Role.ENGINE else None
+        if bar is not None and found is not None:
+            bar.update(self._task, description=found[1], completed=int(found[2]), total=100)
+        else:
+            self._print(f"{role:>8} | {text}")
 
     def say(self, text: str) -> None:
         """The supervisor's own line."""
@@ -47,23 +64,25 @@ class Report:
         """The whole server answers."""
         self.still()
         url = base_url(self._settings)
-        seconds = time.monotonic() - self._started
-        example = (
-            f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' "
-            """-d '{"messages": [{"role": "user", "content": "Why is the sky blue?"}], "model": "%s"}'"""
-        ) % self._settings.model.replace("\\", "\\\\").replace('"', '\\"').replace("'", "'\\''")
         self._print(
-            f"\nHelios is ready ({seconds:.1f} s): {url}/dashboard/\n"
+            f"\nHelios is ready ({time.monotonic() - self._started:.1f} s): {url}/dashboard/\n"
             f"  OpenAI API  {url}/v1   metrics  {url}/metrics   health  {url}/health/ready\n"
-            f"  try         {example}\n"
+            f"  try         {self._example(url)}\n"
             "  stop        Ctrl-C or SIGTERM\n"
         )
 
     def still(self) -> None:
-        """Take the moving line away."""
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _example(self, url: str) -> str:
+        body = {"model": self._model, "messages": [{"role": "user", "content": "Why is the sky blue?"}]}
+        return (
+            f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' "
+            f"-d {shlex.quote(json.dumps(body, ensure_ascii=False))}"
+        )
 
     def _print(self, text: str) -> None:
         with contextlib.suppress(OSError):  # a closed terminal or pipe is no reason to stop serving

@@ -24,10 +24,10 @@ def serve(settings: Settings, commands: Mapping[Role, tuple[str, ...]] = MODULES
     lock = checks.claim_data_dir(settings)
     try:
         checks.check_port(settings.host, settings.port)
-        preparation.check_model(settings)
+        model = preparation.check_model(settings)
         checks.make_socket_dir(settings)
         preparation.prepare_store(settings)
-        return Supervisor(settings, commands, resolved_policy, Report(settings)).run()
+        return Supervisor(settings, commands, resolved_policy, Report(settings, model)).run()
     finally:
         lock.release()
 

@@ -34,7 +34,7 @@ supervisor = Supervisor(
     settings,
     commands,
     lambda asked: (next(versions), {"terminal_value": 256.0}),
-    Report(settings),
+    Report(settings, "a-model"),
     Limits(**arguments["limits"]),
 )
 sys.exit(supervisor.run())
