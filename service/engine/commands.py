@@ -84,7 +84,7 @@ def _submit(core: Core, client: bytes, message: Submit) -> None:
         core.say(client, Refused(message.request_id, *refusal))
         return
     # Times come from another process: keep the phases' sum exact whatever they say.
-    arrived_ns = min(message.arrived_ns, core.now_ns)
+    arrived_ns = min(max(0, message.arrived_ns), core.now_ns)
     tokenize_ns = min(max(0, message.tokenize_ns), core.now_ns - arrived_ns)
     spec = RequestSpec(
         request_id=message.request_id,

@@ -100,12 +100,13 @@ class Worker:
         records = self.core.records
         if not records:
             return
-        self.core.records = []
         try:
             self._journal.append(records, self.core.last_fence)
         except FrameTooLarge as error:
             # The journal has counted them as lost, as on a full disk; serving goes on.
             _log.error("%s", error)
+        # Only now: after any other error they must still be written before anything is published.
+        self.core.records = []
 
     def _tick(self) -> None:
         core = self.core

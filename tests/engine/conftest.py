@@ -1,0 +1,341 @@
+"""A deterministic engine: a manual clock, a scripted device, a journal and a connection that share one event list."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import pytest
+
+from gpu.device import (
+    DeviceLimits,
+    Frame,
+    FrameResult,
+    LaneResult,
+    PagesExhausted,
+    RequestExceedsPool,
+)
+from scheduler.policy import PolicyConfig
+from scheduler.shapes import GraphKind, GraphShape
+from service.engine.start import build_worker
+from service.ipc.messages import Cancel, Refused, Sampling, Submit, Tokens
+from service.journal.records import PlanCommitted, PlanCompleted, RequestArrived, RequestFinished, decoder, encoder
+from service.settings import EngineStart, Settings
+from service.telemetry.render import render
+from service.telemetry.shared import MetricsWriter
+
+MS = 1_000_000
+STOP = 1
+WORD = 50
+
+
+class Clock:
+    """Time that moves when told to."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+    def advance(self, ns: int) -> None:
+        self.now_ns += ns
+
+
+@dataclasses.dataclass
+class Resident:
+    prompt: list[int]
+    pages: int
+    cursor: int = 0
+    emitted: int = 0
+
+
+class FakeDevice:
+    """Emits each request's script (by the first prompt token), then WORD. A frame ends when `finish` is called, or
+    at the next collect() while `automatic` is set."""
+
+    completion_fd = -1
+
+    def __init__(self, clock: Clock, *, pages: int = 64, context: int = 512, slots: int = 8) -> None:
+        self.clock = clock
+        self.limits = DeviceLimits(context, pages, 16, 100, slots)
+        self.shapes = (
+            GraphShape(GraphKind.PREFILL, 1, prefill_capacity=64),
+            GraphShape(GraphKind.PREFILL, 1, prefill_capacity=128),
+            *(GraphShape(GraphKind.DECODE, size) for size in (1, 2, 4, 8)),
+        )
+        self.scripts: dict[int, list[int]] = {}
+        self.automatic = True
+        self.frames: list[Frame] = []
+        self.residents: dict[int, Resident] = {}
+        self.closing: list[Resident] = []
+        self.running: Frame | None = None
+        self.lanes: list[Resident] = []
+        self.error: str | None = None
+        self.lane_errors: dict[int, str] = {}
+        self.result: FrameResult | None = None
+        self.busy = 0
+        self.journal: FakeJournal | None = None
+
+    def prepare(self, progress) -> None:
+        progress("ready", 1.0)
+
+    def open_request(self, slot, prompt_token_ids, max_output_tokens, sampling) -> None:
+        assert slot not in self.residents
+        pages = -(-(len(prompt_token_ids) + max_output_tokens) // 16)
+        if pages > self.limits.kv_pages:
+            raise RequestExceedsPool("too many pages")
+        if pages > self.free_pages():
+            raise PagesExhausted("wait")
+        self.residents[slot] = Resident(list(prompt_token_ids), pages)
+
+    def close_request(self, slot) -> None:
+        resident = self.residents.pop(slot, None)
+        if resident is not None and resident in self.lanes and self.running is not None:
+            self.closing.append(resident)
+
+    def submit(self, frame: Frame) -> None:
+        assert self.running is None
+        assert self.journal is None or self.journal.holds_commit(frame.fence)
+        self.frames.append(frame)
+        self.running = frame
+        self.started_ns = self.clock()
+        self.lanes = [self.residents[lane.slot] for lane in frame.lanes]
+
+    def finish(self, duration_ns: int = MS) -> None:
+        """The running frame ends now, after `duration_ns`."""
+        frame, self.running = self.running, None
+        self.clock.advance(duration_ns)
+        self.busy += duration_ns
+        lanes = tuple(
+            self._run(lane.slot, lane.query_length, resident)
+            for lane, resident in zip(frame.lanes, self.lanes, strict=True)
+        )
+        self.closing.clear()
+        self.lanes = []
+        self.result = FrameResult(
+            frame.fence, self.started_ns, self.clock(), duration_ns, () if self.error else lanes, self.error
+        )
+        self.error = None
+        self.lane_errors = {}
+
+    def _run(self, slot: int, length: int, resident: Resident) -> LaneResult:
+        if slot in self.lane_errors:
+            return LaneResult(0, (), self.lane_errors[slot])
+        consumed = 0
+        if resident.cursor < len(resident.prompt):
+            consumed = length
+            resident.cursor += length
+            if resident.cursor < len(resident.prompt):
+                return LaneResult(consumed, ())
+        script = self.scripts.get(resident.prompt[0], [])
+        token = script[resident.emitted] if resident.emitted < len(script) else WORD
+        resident.emitted += 1
+        return LaneResult(consumed, (token,))
+
+    def collect(self) -> FrameResult | None:
+        if self.automatic and self.running is not None:
+            self.finish()
+        result, self.result = self.result, None
+        return result
+
+    def held_pages(self) -> int:
+        return sum(r.pages for r in [*self.residents.values(), *self.closing])
+
+    def free_pages(self) -> int:
+        return self.limits.kv_pages - self.held_pages()
+
+    def busy_ns(self) -> int:
+        return self.busy
+
+    def shut_down(self, abandon) -> None:
+        pass
+
+
+class FakeJournal:
+    """Keeps every record, as the recorder would decode it, and each write in the shared event list."""
+
+    bytes_used = 0
+
+    def __init__(self, events: list) -> None:
+        self.events = events
+        self.records: list = []
+        self.writes: list[tuple[list, int]] = []
+        self.fail: Exception | None = None
+        self.closed = False
+
+    def append(self, records: Sequence, last_fence: int) -> None:
+        if self.fail is not None:
+            raise self.fail
+        decoded = decoder.decode(encoder.encode(list(records)))
+        self.records += decoded
+        self.writes.append((decoded, last_fence))
+        self.events.append(("write", decoded))
+
+    def sync_if_due(self, now_ns: int) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+
+    def of(self, kind: type) -> list:
+        return [record for record in self.records if isinstance(record, kind)]
+
+    def holds_commit(self, fence: int) -> bool:
+        return any(record.fence == fence for record in self.of(PlanCommitted))
+
+
+class FakeTransport:
+    """`inbox`: what clients sent. `sent` and the event list: what they got. `gone` clients take nothing."""
+
+    def __init__(self, events: list) -> None:
+        self.events = events
+        self.inbox: list[tuple[bytes, object]] = []
+        self.sent: list[tuple[bytes, object]] = []
+        self.gone: set[bytes] = set()
+        self.malformed = 0
+
+    def receive(self):
+        inbox, self.inbox = self.inbox, []
+        return inbox
+
+    def send(self, client, events) -> bool:
+        if client in self.gone:
+            return False
+        self.events.append(("send", list(events)))
+        self.sent += [(client, event) for event in events]
+        return True
+
+    def probe(self, client) -> bool:
+        return client not in self.gone
+
+    def close(self) -> None:
+        pass
+
+
+class Rig:
+    """One engine with everything around it under the test's hand."""
+
+    def __init__(self, tmp_path, **device) -> None:
+        settings = Settings(
+            data_dir=str(tmp_path), database="sqlite://", threads=1, queue_limit=device.pop("queue_limit", 32)
+        )
+        self.events: list[tuple[str, list]] = []
+        self.clock = Clock()
+        self.device = FakeDevice(self.clock, **device)
+        self.journal = self.device.journal = FakeJournal(self.events)
+        self.transport = FakeTransport(self.events)
+        self.metrics_path = settings.engine_metrics_path
+        self.writer = MetricsWriter(self.metrics_path)
+        start = EngineStart(
+            settings=settings,
+            run_id="run-1",
+            endpoint="inproc://none",
+            policy_version=1,
+            coefficients=PolicyConfig().as_dict(),
+        )
+        self.worker = build_worker(
+            start, PolicyConfig(), "m", self.device, self.journal, self.transport, self.writer, self.clock
+        )
+        self.core = self.worker.core
+
+    def submit(self, request_id: str, prompt: int = 4, output: int = 4, client: bytes = b"A", **more) -> None:
+        """A request whose prompt is `prompt` tokens long and begins with `first` (default 10)."""
+        token_ids = [more.pop("first", 10)] + [11] * (prompt - 1)
+        message = Submit(
+            request_id,
+            "m",
+            more.pop("token_ids", token_ids),
+            output,
+            more.pop("sampling", Sampling(0.0)),
+            more.pop("stop", [STOP]),
+            False,
+            more.pop("arrived_ns", self.clock()),
+            more.pop("tokenize_ns", 0),
+            more.pop("traceparent", None),
+        )
+        assert not more
+        self.transport.inbox.append((client, message))
+
+    def cancel(self, request_id: str, reason: str = "abort", client: bytes = b"A") -> None:
+        self.transport.inbox.append((client, Cancel(request_id, reason)))
+
+    def step(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.worker.step()
+            self.check()
+
+    def settle(self, limit: int = 2000) -> None:
+        """Step until nothing runs, waits or is pending."""
+        for _ in range(limit):
+            self.step()
+            if self.worker.drained and not len(self.core.table) and not self.transport.inbox:
+                return
+        raise AssertionError("the engine does not come to rest")
+
+    def check(self) -> None:
+        """What must hold after every iteration."""
+        assert self.device.free_pages() >= 0
+        open_slots = {r.handle.slot for r in self.core.table if r.handle is not None}
+        assert set(self.device.residents) == open_slots
+        assert self.core.scheduler.resident_count >= len(open_slots)
+
+    def tokens(self, request_id: str) -> list[Tokens]:
+        return [e for _, e in self.transport.sent if isinstance(e, Tokens) and e.request_id == request_id]
+
+    def text(self, request_id: str) -> list[int]:
+        return [token for message in self.tokens(request_id) for token in message.token_ids]
+
+    def ending(self, request_id: str) -> RequestFinished:
+        """The one terminal state of a request, which journal and client agree on."""
+        (finished,) = [r for r in self.journal.of(RequestFinished) if r.request_id == request_id]
+        told = [m for m in self.tokens(request_id) if m.finish_reason is not None]
+        if told:
+            assert [m.finish_reason for m in told] == [finished.finish_reason]
+            assert self.tokens(request_id)[-1] is told[0]
+            assert told[0].output_tokens == finished.output_tokens
+        return finished
+
+    def refusal(self, request_id: str) -> Refused:
+        (refused,) = [e for _, e in self.transport.sent if isinstance(e, Refused) and e.request_id == request_id]
+        return refused
+
+    def arrived(self, request_id: str) -> RequestArrived:
+        (arrived,) = [r for r in self.journal.of(RequestArrived) if r.request_id == request_id]
+        return arrived
+
+    def plans(self) -> list[PlanCommitted]:
+        return self.journal.of(PlanCommitted)
+
+    def completions(self) -> list[PlanCompleted]:
+        return self.journal.of(PlanCompleted)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """A sample of the exposition that the service would render now."""
+        self.core.metrics.refresh(self.clock(), self.device, self.core.scheduler, 0, self.transport.malformed)
+        text = render(self.metrics_path, self.metrics_path.with_name("none"), clock=self.clock).decode()
+        inner = ",".join(f'{key}="{value}"' for key, value in sorted(labels.items()))
+        sample = f"{name}{{{inner}}} " if labels else f"{name} "
+        (line,) = [line for line in text.splitlines() if line.startswith(sample)]
+        return float(line.rpartition(" ")[2])
+
+
+@pytest.fixture
+def rig(tmp_path):
+    return Rig(tmp_path)
+
+
+@pytest.fixture
+def make_rig(tmp_path):
+    made = []
+
+    def make(**device) -> Rig:
+        made.append(None)
+        return Rig(tmp_path / str(len(made)), **device)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def rig_class():
+    return Rig

@@ -1,0 +1,458 @@
+"""Requests through the worker loop: endings, cancels, admission, refusals, phases."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.records import FinishReason, RequestSpec
+from service.engine.requests import Ending, EngineRequest, phases
+from service.ipc.messages import Accepted, EngineReady, Hello, Sampling
+from service.journal.records import LaneOutcome, OutputPublished, RequestAdmitted, RunStarted
+
+MS = 1_000_000
+
+
+def test_a_request_runs_to_its_output_limit(rig):
+    rig.submit("a", output=3)
+    rig.settle()
+    assert rig.text("a") == [50, 50, 50]
+    assert rig.ending("a").finish_reason == "length"
+    assert rig.tokens("a")[-1].prompt_tokens == 4
+    assert rig.device.held_pages() == 0
+
+
+def test_a_stop_token_ends_the_answer_is_counted_and_not_published(rig):
+    rig.device.scripts[20] = [51, 52, 1]
+    rig.submit("a", first=20, output=100)
+    rig.settle()
+    assert rig.text("a") == [51, 52]
+    assert rig.ending("a").finish_reason == "stop"
+    assert rig.ending("a").output_tokens == 3
+    assert rig.metric("flare_output_tokens_total") == 3
+
+
+def test_an_answer_that_is_only_a_stop_token_publishes_no_output(rig):
+    rig.device.scripts[20] = [1]
+    rig.submit("a", first=20)
+    rig.settle()
+    assert rig.text("a") == []
+    assert rig.ending("a").finish_reason == "stop"
+    assert rig.journal.of(OutputPublished) == []
+    assert rig.metric("flare_time_to_first_token_seconds_count") == 1
+
+
+def test_one_output_token_tells_the_whole_prompt_was_used(rig):
+    rig.submit("a", prompt=100, output=1)
+    rig.settle()
+    assert rig.tokens("a")[-1].prompt_tokens == 100
+    assert rig.ending("a").finish_reason == "length"
+
+
+def reach_queued(rig):
+    for name in ("x", "y"):
+        rig.submit(name, output=100)
+    rig.submit("a")
+    rig.device.automatic = False
+    rig.step()
+    assert rig.core.table.waiting == 1
+
+
+def reach_admitted(rig):
+    rig.device.automatic = False
+    rig.submit("x")
+    rig.submit("a", prompt=200)
+    rig.step()
+    assert rig.core.in_flight.plan.lanes[0].request_id != "a" or len(rig.device.frames) == 1
+
+
+def reach_running(rig):
+    rig.device.automatic = False
+    rig.submit("a")
+    rig.step()
+    assert rig.core.in_flight is not None
+
+
+def reach_token(rig):
+    reach_running(rig)
+    rig.device.finish()
+
+
+def reach_last_token(rig):
+    rig.device.automatic = False
+    rig.submit("a", output=1)
+    rig.step()
+    rig.device.finish()
+
+
+PHASES = {
+    "queued": (reach_queued, {"slots": 2}),
+    "admitted": (reach_admitted, {}),
+    "running": (reach_running, {}),
+    "with a token": (reach_token, {}),
+    "on the last token": (reach_last_token, {}),
+}
+
+
+@pytest.mark.parametrize("reason", ["abort", "stop"])
+@pytest.mark.parametrize("cancels", [1, 2])
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_cancel_in_any_phase_gives_exactly_one_terminal_state(make_rig, phase, cancels, reason):
+    reach, device = PHASES[phase]
+    rig = make_rig(**device)
+    reach(rig)
+    for _ in range(cancels):
+        rig.cancel("a", reason)
+    rig.step(2)
+    rig.cancel("a", reason)
+    rig.step(2)
+    expected = "length" if phase == "on the last token" else reason
+    assert rig.ending("a").finish_reason == expected
+    rig.device.automatic = True
+    rig.submit("b", client=b"B")
+    for name in ("x", "y"):
+        rig.cancel(name)
+    rig.settle()
+    assert rig.ending("b").finish_reason == "length"
+    assert rig.device.held_pages() == 0
+    assert not [plan for plan in rig.plans()[1:] for lane in plan.lanes if lane.request_id == "a"]
+
+
+def test_tokens_before_an_abort_stay_counted_and_one_in_the_running_graph_does_not(rig):
+    rig.device.automatic = False
+    rig.submit("a", output=100)
+    rig.step()
+    for _ in range(10):
+        rig.device.finish()
+        rig.step()
+    rig.cancel("a")
+    rig.step()
+    rig.device.finish()
+    rig.step(3)
+    assert len(rig.text("a")) == 10
+    assert rig.ending("a").output_tokens == 10
+    assert rig.metric("flare_output_tokens_total") == 10
+    assert sum(lane.committed_tokens for done in rig.completions() for lane in done.lanes) == 10
+
+
+def test_a_cancel_frees_the_pages_when_the_running_graph_ends(rig):
+    rig.device.automatic = False
+    rig.submit("a", output=60)
+    rig.step()
+    rig.cancel("a")
+    rig.step()
+    assert rig.ending
+    assert rig.metric("flare_requests_running") == 0
+    assert rig.metric("flare_kv_pages_used") == 4
+    rig.device.finish()
+    rig.step()
+    assert rig.metric("flare_kv_pages_used") == 0
+    assert rig.device.running is None
+
+
+def test_another_clients_cancel_and_an_unknown_id_change_nothing(rig):
+    rig.device.automatic = False
+    rig.submit("a")
+    rig.step()
+    rig.cancel("a", client=b"B")
+    rig.cancel("nobody")
+    rig.step()
+    rig.device.automatic = True
+    rig.settle()
+    assert rig.ending("a").finish_reason == "length"
+
+
+def test_a_request_id_is_free_again_after_a_cancel_even_while_its_graph_runs(rig):
+    rig.device.automatic = False
+    rig.submit("a", output=2)
+    rig.step()
+    rig.cancel("a")
+    rig.submit("a", output=2, first=30)
+    rig.device.scripts[30] = [60, 61]
+    rig.step()
+    rig.device.automatic = True
+    rig.settle()
+    assert [m.finish_reason for m in rig.tokens("a") if m.finish_reason] == ["abort", "length"]
+    assert rig.text("a") == [60, 61]
+
+
+def test_a_request_larger_than_the_pool_is_refused_and_the_next_one_is_served(make_rig):
+    rig = make_rig(pages=8)
+    rig.submit("big", prompt=130, output=10)
+    rig.submit("tiny")
+    rig.settle()
+    assert rig.refusal("big").code == "too_long"
+    assert "KV pages" in rig.refusal("big").message
+    assert rig.ending("tiny").finish_reason == "length"
+    assert rig.metric("flare_requests_total", outcome="refused") == 1
+
+
+def test_a_request_that_only_the_device_finds_too_large_is_refused_at_once(rig, monkeypatch):
+    monkeypatch.setattr("service.engine.commands._refusal", lambda core, message: None)
+    rig.submit("big", prompt=480, output=1000)
+    monkeypatch.setattr("service.engine.commands.pages_needed", lambda core, spec: 0)
+    rig.submit("tiny")
+    rig.settle()
+    assert rig.refusal("big").code == "too_long"
+    assert rig.ending("big").finish_reason == "error"
+    assert rig.ending("tiny").finish_reason == "length"
+
+
+def test_the_head_of_the_queue_waits_for_pages_and_the_gauge_shows_how_long(make_rig):
+    rig = make_rig(pages=8)
+    rig.device.automatic = False
+    rig.submit("a", prompt=64, output=32)
+    rig.submit("b", prompt=64, output=32)
+    rig.submit("c")
+    rig.step()
+    assert rig.metric("flare_requests_running") == 1
+    assert rig.metric("flare_requests_waiting") == 2
+    rig.clock.advance(2_000 * MS)
+    rig.step()
+    assert rig.metric("flare_oldest_wait_seconds") == pytest.approx(2.0)
+    rig.device.automatic = True
+    rig.settle()
+    admitted = [r.request_id for r in rig.journal.of(RequestAdmitted)]
+    assert admitted == ["a", "b", "c"]
+    assert rig.metric("flare_oldest_wait_seconds") == 0
+    assert rig.metric("flare_requests_waiting") == 0
+
+
+def test_a_full_queue_refuses(make_rig):
+    rig = make_rig(slots=1, queue_limit=2)
+    rig.device.automatic = False
+    for name in "abcd":
+        rig.submit(name)
+        rig.step()
+    assert rig.refusal("d").code == "queue_full"
+    assert [e.request_id for _, e in rig.transport.sent if isinstance(e, Accepted)] == ["a", "b", "c"]
+
+
+def test_an_open_request_id_is_a_duplicate(rig):
+    rig.device.automatic = False
+    rig.submit("a")
+    rig.submit("a")
+    rig.step()
+    assert rig.refusal("a").code == "duplicate"
+    rig.device.automatic = True
+    rig.settle()
+    assert rig.ending("a").finish_reason == "length"
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"token_ids": []}, "invalid"),
+        ({"token_ids": [100]}, "invalid"),
+        ({"token_ids": [-1]}, "invalid"),
+        ({"output": 0}, "invalid"),
+        ({"output": -1}, "invalid"),
+        ({"output": 2**63}, "invalid"),
+        ({"output": 509}, "too_long"),
+        ({"prompt": 512, "output": 1}, "too_long"),
+        ({"sampling": Sampling(float("nan"))}, "invalid"),
+        ({"sampling": Sampling(float("inf"))}, "invalid"),
+        ({"sampling": Sampling(-1.0)}, "invalid"),
+        ({"sampling": Sampling(1.0, 0.0)}, "invalid"),
+        ({"sampling": Sampling(1.0, float("nan"))}, "invalid"),
+    ],
+)
+def test_a_request_that_cannot_run_is_refused_and_the_engine_goes_on(rig, change, code):
+    rig.submit("bad", **change)
+    rig.submit("good")
+    rig.settle()
+    assert rig.refusal("bad").code == code
+    assert rig.ending("good").finish_reason == "length"
+
+
+def test_a_request_that_exactly_fills_the_context_runs(rig):
+    rig.submit("a", prompt=500, output=12)
+    rig.settle()
+    assert rig.ending("a").output_tokens == 12
+
+
+def test_a_hello_is_answered_with_the_engines_limits(rig):
+    rig.transport.inbox.append((b"A", Hello("w")))
+    rig.step()
+    assert rig.transport.sent == [(b"A", EngineReady("run-1", rig.core.ready.pid, 1, 512, 64, 16, 100))]
+    assert isinstance(rig.journal.records[0], RunStarted)
+
+
+def test_the_callers_trace_context_is_kept(rig):
+    rig.submit("a", traceparent=f"00-{'a' * 32}-{'b' * 16}-01")
+    rig.submit("b")
+    rig.settle()
+    assert (rig.arrived("a").trace_id, rig.arrived("a").parent_span_id) == ("a" * 32, "b" * 16)
+    assert rig.arrived("b").trace_id is None
+
+
+def test_a_failed_graph_ends_its_requests_with_an_error_and_the_engine_lives(rig):
+    rig.device.automatic = False
+    rig.submit("a", output=5)
+    rig.step()
+    rig.device.error = "RuntimeError: out of memory"
+    rig.device.finish()
+    rig.step()
+    rig.device.automatic = True
+    rig.submit("b")
+    rig.settle()
+    assert rig.ending("a").finish_reason == "error"
+    assert rig.ending("a").error == "RuntimeError: out of memory"
+    assert rig.ending("b").finish_reason == "length"
+    assert rig.completions()[0].outcome == "failed"
+    assert rig.completions()[0].estimate_ns == 0
+    assert rig.device.held_pages() == 0
+
+
+def test_a_failed_lane_ends_its_own_request_only(rig):
+    rig.device.automatic = False
+    rig.submit("a", output=9)
+    rig.submit("b", output=9)
+    rig.step()
+    while len(rig.core.in_flight.plan.lanes) < 2:
+        rig.device.finish()
+        rig.step()
+    rig.device.lane_errors[rig.core.table.get("a").handle.slot] = "not finite"
+    rig.device.finish()
+    rig.device.automatic = True
+    rig.settle()
+    assert (rig.ending("a").finish_reason, rig.ending("a").error) == ("error", "not finite")
+    assert (rig.ending("b").finish_reason, rig.ending("b").output_tokens) == ("length", 9)
+
+
+def test_a_graph_that_fails_under_a_cancelled_request_gives_it_no_second_ending(rig):
+    reach_running(rig)
+    rig.cancel("a")
+    rig.step()
+    rig.device.error = "broken"
+    rig.device.finish()
+    rig.device.automatic = True
+    rig.settle()
+    assert rig.ending("a").finish_reason == "abort"
+
+
+def test_a_vanished_clients_requests_stop_costing(make_rig):
+    rig = make_rig(slots=2)
+    rig.device.automatic = False
+    for name in ("a", "b", "c"):
+        rig.submit(name, output=50)
+    rig.submit("other", client=b"B")
+    rig.step()
+    rig.transport.gone.add(b"A")
+    rig.clock.advance(600 * MS)
+    rig.step()  # no tokens to send: the look each half second notices
+    rig.device.automatic = True
+    rig.settle()
+    for name in ("a", "b", "c"):
+        assert rig.ending(name).finish_reason == "abort"
+        assert rig.ending(name).error == "the client went away"
+    assert rig.ending("other").finish_reason == "length"
+    assert len(rig.plans()) == 1 + 4
+    assert rig.core.clients == {b"B"}
+
+
+def test_tokens_that_reach_nobody_are_not_reported_as_published(rig):
+    rig.submit("a", output=50)
+    rig.step()
+    rig.transport.gone.add(b"A")
+    rig.step(2)
+    assert rig.journal.of(OutputPublished) == []
+    assert rig.ending("a").finish_reason == "abort"
+    assert rig.ending("a").output_tokens == 1
+    assert rig.core.table.running == 0
+
+
+def test_a_request_that_ends_as_its_client_vanishes_keeps_its_own_ending(rig):
+    rig.submit("a", output=1)
+    rig.step()
+    rig.transport.gone.add(b"A")
+    rig.step(2)
+    assert rig.ending("a").finish_reason == "length"
+
+
+def test_phases_add_up_and_each_belongs_where_the_time_went(rig):
+    rig.device.automatic = False
+    rig.clock.advance(10 * MS)
+    rig.submit("a", output=2, arrived_ns=rig.clock() - 10 * MS, tokenize_ns=3 * MS)
+    rig.clock.advance(5 * MS)
+    rig.step()
+    rig.device.finish(40 * MS)
+    rig.clock.advance(1 * MS)
+    rig.step()
+    rig.device.finish(30 * MS)
+    rig.clock.advance(2 * MS)
+    rig.step(2)
+    done, arrived = rig.ending("a"), rig.arrived("a")
+    assert (done.queue_ns, done.prefill_ns, done.decode_ns, done.publish_ns) == (12 * MS, 40 * MS, 31 * MS, 2 * MS)
+    parts = arrived.tokenize_ns + done.queue_ns + done.prefill_ns + done.decode_ns + done.publish_ns
+    assert parts == done.finished_ns - arrived.arrived_ns
+
+
+@pytest.mark.parametrize("arrived", [0, -(2**62), 2**62])
+def test_times_that_cannot_be_still_give_phases_that_add_up(rig, arrived):
+    rig.submit("a", arrived_ns=rig.clock() + arrived, tokenize_ns=2**62)
+    rig.settle()
+    done, came = rig.ending("a"), rig.arrived("a")
+    parts = (done.queue_ns, done.prefill_ns, done.decode_ns, done.publish_ns)
+    assert min(parts) >= 0
+    assert came.tokenize_ns + sum(parts) == done.finished_ns - came.arrived_ns
+
+
+marks = st.one_of(st.none(), st.integers(0, 1000))
+
+
+@given(marks, marks, st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000))
+def test_phases_are_never_negative_and_always_sum_to_the_whole(commit, output, decided, finished, arrived, tokenize):
+    request = EngineRequest(
+        b"", RequestSpec("a", 1, 1, 2), [1], Sampling(), frozenset(), arrived, tokenize, None, commit, output
+    )
+    finished += arrived + tokenize
+    got = phases(request, Ending(FinishReason.STOP, None, decided), finished)
+    parts = (got.queue_ns, got.prefill_ns, got.decode_ns, got.publish_ns)
+    assert min(parts) >= 0
+    assert sum(parts) + tokenize == finished - arrived
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 2**32))
+def test_a_thousand_random_submits_and_aborts_leak_no_page_and_every_count_agrees(tmp_path_factory, rig_class, seed):
+
+    random_ = random.Random(seed)
+    rig = rig_class(tmp_path_factory.mktemp("rig"), pages=40, slots=5)
+    rig.device.automatic = False
+    names = []
+    for number in range(random_.choice([50, 1000 if seed % 10 == 0 else 120])):
+        match random_.randrange(5):
+            case 0 | 1:
+                names.append(f"r{number}")
+                rig.device.scripts[number % 90 + 5] = random_.choices([1, 50, 51], [1, 5, 5], k=6)
+                rig.submit(names[-1], random_.randrange(1, 200), random_.randrange(1, 30), first=number % 90 + 5)
+            case 2 if names:
+                rig.cancel(random_.choice(names), random_.choice(["abort", "stop"]))
+            case _:
+                if rig.device.running is not None:
+                    rig.device.error = "broken" if random_.random() < 0.05 else None
+                    rig.device.finish(random_.randrange(1, 50 * MS))
+        rig.step()
+    rig.device.automatic = True
+    rig.settle(100_000)
+    assert rig.device.held_pages() == 0
+    assert rig.metric("flare_kv_pages_used") == 0
+    accepted = [e.request_id for _, e in rig.transport.sent if isinstance(e, Accepted)]
+    endings = [rig.ending(name) for name in accepted]
+    outcomes = [e.finish_reason for e in endings]
+    for outcome in ("stop", "length", "abort", "error"):
+        assert rig.metric("flare_requests_total", outcome=outcome) == outcomes.count(outcome)
+    assert rig.metric("flare_requests_total", outcome="refused") == len(names) - len(accepted)
+    committed = sum(lane.committed_tokens for done in rig.completions() for lane in done.lanes)
+    assert rig.metric("flare_output_tokens_total") == committed == sum(e.output_tokens for e in endings)
+    consumed = sum(lane.consumed_prompt_tokens for done in rig.completions() for lane in done.lanes)
+    assert rig.metric("flare_prompt_tokens_total") == consumed
+    first = sum(e.first_output_ns is not None for e in endings)
+    assert rig.metric("flare_time_to_first_token_seconds_count") == first
+    assert rig.metric("flare_request_seconds_count") == len(endings)
+    assert len(rig.plans()) == len(rig.completions())
+    assert all(isinstance(lane, LaneOutcome) for done in rig.completions() for lane in done.lanes)
