@@ -91,6 +91,7 @@ class OpenSpans:
             case RunStarted():
                 self.about = about_run(record.version, record.host, record.model, record.device)
                 self.clock = RunClock(record.wall_ns, record.monotonic_ns)
+                self.last_ns = record.monotonic_ns
             case PolicyApplied():
                 return policy_span(self.run_id, record, self.clock.wall)
             case RequestArrived():

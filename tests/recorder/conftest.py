@@ -165,6 +165,15 @@ def drain(engine: sa.Engine, directory: pathlib.Path, batch: int = 4, close: boo
     return lost
 
 
+def batches(directory: pathlib.Path) -> list:
+    reader = JournalReader(directory)
+    found = []
+    while (item := reader.poll()) is not None:
+        found.append(item)
+    reader.close()
+    return found
+
+
 def contents(engine: sa.Engine) -> dict[str, list[tuple]]:
     """Every row of every table, but for when it was written and generated ids."""
     hidden = {"updated_at", "noticed_at", "id"}
