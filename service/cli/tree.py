@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from service.cli.database import database
+from service.cli.journal import journal
 from service.cli.output import VERSION
 from service.cli.policy import policy
 from service.cli.serve import serve
@@ -21,4 +22,5 @@ def main() -> None:
 
 main.add_command(serve)
 main.add_command(database)
+main.add_command(journal)
 main.add_command(policy)
