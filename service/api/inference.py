@@ -17,6 +17,7 @@ from service.api.generation import Generation
 from service.api.generation_options import Options
 from service.api.json_body import parse_object, shown
 from service.api.openai_objects import ChatWire, CompletionWire, Wire
+from service.api.openapi_bodies import ChatOperation, CompletionOperation
 from service.api.problems import answer_for
 from service.api.prompts import output_limit, tokenize_chat, tokenize_prompt
 from service.api.responses import DONE, EventStream, event, json_response
@@ -31,7 +32,7 @@ A later refusal is an error event. An engine that is not in the middle of a long
 """
 
 
-@post("/v1/chat/completions", status_code=200, tags=["inference"])
+@post("/v1/chat/completions", status_code=200, operation_class=ChatOperation, tags=["inference"])
 async def chat_completions(request: AnyRequest) -> Response[Any]:
     """The assistant's answer to a chat; server-sent events when `stream` is true."""
     arrived_ns = time.monotonic_ns()
@@ -46,7 +47,7 @@ async def chat_completions(request: AnyRequest) -> Response[Any]:
     return await _answer(request, context, wire, chat.options, submit)
 
 
-@post("/v1/completions", status_code=200, tags=["inference"])
+@post("/v1/completions", status_code=200, operation_class=CompletionOperation, tags=["inference"])
 async def completions(request: AnyRequest) -> Response[Any]:
     """A prompt continued; server-sent events when `stream` is true."""
     arrived_ns = time.monotonic_ns()

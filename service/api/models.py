@@ -13,6 +13,7 @@ from service.api.context import ApiContext, context_of
 from service.api.errors import BadRequest
 from service.api.inference import check_model
 from service.api.json_body import check_names, parse_object, text
+from service.api.openapi_bodies import TokenizeOperation
 from service.api.prompts import context_limit, tokenize_chat, tokenize_prompt
 from service.api.responses import json_response
 
@@ -42,7 +43,7 @@ async def get_model(request: Request[Any, Any, Any], model: FromPath[str]) -> Re
     return json_response(_model(context))
 
 
-@post("/v1/tokenize", status_code=200, tags=["inference"])
+@post("/v1/tokenize", status_code=200, operation_class=TokenizeOperation, tags=["inference"])
 async def tokenize(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Token ids of `{"prompt": …}` or `{"messages": […]}`, exactly as a completion or chat would send them."""
     context = context_of(request)

@@ -10,6 +10,7 @@ from litestar import Request, Response, get, post, put
 from service.api.context import context_of
 from service.api.errors import BadRequest, PreconditionRequired, Unprocessable
 from service.api.json_body import describe, parse_object, shown
+from service.api.openapi_bodies import PolicyOperation, RollbackOperation
 from service.api.responses import json_response
 from service.api.trace_routes import filters_of, whole_number
 from service.control.policy import PolicyVersion
@@ -74,7 +75,7 @@ async def get_policy(request: AnyRequest) -> Response[bytes]:
     return _answer(await context_of(request).control.current())
 
 
-@put("/api/policy", tags=["policy"])
+@put("/api/policy", operation_class=PolicyOperation, tags=["policy"])
 async def put_policy(request: AnyRequest) -> Response[bytes]:
     """Merge `{"preset"?, "coefficients"?, "actor"?, "note"?}`; answers once the engine uses the new version."""
     expected = expected_version(request)
@@ -104,7 +105,7 @@ async def get_history(request: AnyRequest) -> Response[bytes]:
     return json_response({"items": [policy_object(version) for version in versions], "next": None})
 
 
-@post("/api/policy/rollback", status_code=200, tags=["policy"])
+@post("/api/policy/rollback", status_code=200, operation_class=RollbackOperation, tags=["policy"])
 async def rollback(request: AnyRequest) -> Response[bytes]:
     """A new version with the values of `{"to_version"?}`, by default of the version before the current one."""
     expected = expected_version(request)

@@ -11,6 +11,7 @@ import pytest
 from factories import fill_store
 from fake_engine import READY, Api, raw_request, serving
 
+from service.api.generation_options import USED
 from service.store.database import open_database
 from service.store.tables import plan_lanes, plans, requests
 
@@ -153,6 +154,19 @@ def test_the_schema_lists_every_route(api: Api):
     paths = strict(api.http.get("/schema"))["paths"]
     assert {"/v1/completions", "/v1/chat/completions", "/api/plans", "/api/policy", "/health/ready"} <= set(paths)
     assert strict(api.http.get("/schema/openapi.json"))["paths"] == paths
+
+
+def test_the_schema_names_exactly_the_fields_that_bodies_may_use(api: Api):
+    paths = strict(api.http.get("/schema"))["paths"]
+
+    def fields(path: str) -> set[str]:
+        body = paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        return set(body["properties"])
+
+    assert fields("/v1/chat/completions") == USED | {"messages", "max_completion_tokens"}
+    assert fields("/v1/completions") == USED | {"prompt"}
+    assert fields("/v1/tokenize") == {"model", "prompt", "messages"}
+    assert "requestBody" in paths["/api/policy"]["put"]
 
 
 def test_the_root_leads_to_the_dashboard(api: Api):
