@@ -255,6 +255,7 @@ def _plan_lanes() -> None:
         sa.Column("delivered", sa.Boolean(), nullable=False),
         sa.Column("published_ns", BIG),
         sa.PrimaryKeyConstraint("run_id", "fence", "lane", name="pk_plan_lanes"),
+        sqlite_with_rowid=False,
     )
     op.create_index("ix_plan_lanes_request", "plan_lanes", ["request_id", "run_id", "fence"])
 
@@ -273,6 +274,7 @@ def _plan_alternatives() -> None:
         sa.Column("cost_state", sa.Text(), nullable=False),
         sa.Column("barred_by", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("run_id", "fence", "rank", name="pk_plan_alternatives"),
+        sqlite_with_rowid=False,
     )
 
 

@@ -59,10 +59,10 @@ def audited(request: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _bounded(value) for name, value in request.items()}
 
 
-def audited_text(value: object) -> str:
+def audited_text(value: object, limit: int = _AUDIT_TEXT) -> str:
     """Text for the audit: bounded, printable, whatever it was."""
-    text = value if isinstance(value, str) else repr(value)
-    return "".join(c if c.isprintable() else "�" for c in text[:_AUDIT_TEXT])
+    text = value if isinstance(value, str) else f"a {type(value).__name__}"
+    return "".join(c if c.isprintable() or c in _JOINERS else "�" for c in text[:limit])
 
 
 def _bounded(value: object) -> Any:

@@ -21,6 +21,7 @@ from service.store.tables import policy_attempts, policy_versions
 
 State = Literal["pending", "applied", "refused"]
 Outcome = Literal["applied", "unchanged", "invalid", "stale", "pending", "refused"]
+MAX_REASON = 2000
 _versions = policy_versions.c
 
 
@@ -159,7 +160,11 @@ def record_attempt(
     """Writes one row of the audit."""
     connection.execute(
         policy_attempts.insert().values(
-            at=now, actor=audited_text(actor), outcome=outcome, reason=audited_text(reason), request=audited(request)
+            at=now,
+            actor=audited_text(actor),
+            outcome=outcome,
+            reason=audited_text(reason, MAX_REASON),
+            request=audited(request),
         )
     )
 

@@ -76,6 +76,14 @@ def test_the_migrated_schema_is_the_one_that_the_tables_in_code_declare(any_stor
         assert compare_metadata(MigrationContext.configure(connection, opts=options), metadata) == []
 
 
+def test_the_tables_without_a_rowid_are_those_that_the_code_declares(store):
+    with read_transaction(store) as connection:
+        found = connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE sql LIKE '%WITHOUT ROWID%'")
+        assert sorted(found.scalars()) == sorted(
+            table.name for table in metadata.tables.values() if not table.dialect_options["sqlite"]["with_rowid"]
+        )
+
+
 def test_the_view_has_the_columns_that_queries_use(any_store):
     with read_transaction(any_store) as connection:
         found = [column["name"] for column in sa.inspect(connection).get_columns("plan_timeline")]
