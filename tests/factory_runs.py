@@ -11,6 +11,16 @@ from scheduler.policy import PolicyConfig
 from scheduler.shapes import GraphKind, GraphShape
 
 PREFILL_MS_PER_TOKEN = 0.11
+LEDGERS = {
+    "exploration_credit_ms": 0.0,
+    "timing_credit_ms": 0.0,
+    "timing_spent_ms": 0.0,
+    "timing_ordinary_ms": 0.0,
+    "acceptance_credit_ms": 0.0,
+    "acceptance_spent_ms": 0.0,
+    "acceptance_ordinary_ms": 0.0,
+}
+SPECULATION = {"offered_tokens": 0, "draft_tokens": 0, "accepted_tokens": 0}
 
 
 @dataclasses.dataclass
@@ -109,10 +119,7 @@ class SimulatedRun:
         score = _score(parts, cost_ms if known else None)
         self.plan_rows.append(
             {
-                "run_id": self.run_id,
-                "fence": fence,
-                "committed_at": self.wall(committed),
-                "committed_ns": committed,
+                **self._times(fence, committed, started, completed, device_ms),
                 **_shape_values(shape),
                 "reason": "ordinary" if known else "discovery",
                 **score,
@@ -124,35 +131,15 @@ class SimulatedRun:
                 "observation_age_ms": (committed - self.last_completed_ns[shape]) / 1e6 if known else None,
                 "cost_state": "fresh" if known else "unknown",
                 "candidates": 2 + self.random.randrange(6),
-                **dict.fromkeys(
-                    (
-                        "exploration_credit_ms",
-                        "timing_credit_ms",
-                        "timing_spent_ms",
-                        "acceptance_credit_ms",
-                        "acceptance_spent_ms",
-                        "timing_ordinary_ms",
-                        "acceptance_ordinary_ms",
-                    ),
-                    0.0,
-                ),
+                **LEDGERS,
                 "discovery_ms": self.discovery_ms,
                 "queue_depth": len(self.waiting),
                 "frame_slot": fence % 2,
                 "policy_version": version,
                 "plan_us": self.random.uniform(60, 250),
-                "started_ns": started,
-                "completed_at": self.wall(completed),
-                "completed_ns": completed,
-                "outcome": "completed",
-                "device_ms": device_ms,
-                "wall_ms": device_ms + (started - committed) / 1e6,
-                "exposed_delivery_ms": 0.0,
                 "prompt_tokens": prompt_tokens,
                 "output_tokens": len(lanes) if emits else 0,
-                "offered_tokens": 0,
-                "draft_tokens": 0,
-                "accepted_tokens": 0,
+                **SPECULATION,
                 "deliveries": len(lanes) if emits else 0,
                 "margin": None,
             }
@@ -163,6 +150,21 @@ class SimulatedRun:
         self.last_completed_ns[shape] = completed
         self._account(lanes, prefill, prompt_tokens, emits, committed, published)
         self.now_ns = published + self.random.randrange(50_000, 250_000)
+
+    def _times(self, fence: int, committed: int, started: int, completed: int, device_ms: float) -> dict[str, object]:
+        return {
+            "run_id": self.run_id,
+            "fence": fence,
+            "committed_at": self.wall(committed),
+            "committed_ns": committed,
+            "started_ns": started,
+            "completed_at": self.wall(completed),
+            "completed_ns": completed,
+            "outcome": "completed",
+            "device_ms": device_ms,
+            "wall_ms": device_ms + (started - committed) / 1e6,
+            "exposed_delivery_ms": 0.0,
+        }
 
     def _lanes(
         self,
