@@ -339,3 +339,8 @@ def make_rig(tmp_path):
 @pytest.fixture(scope="session")
 def rig_class():
     return Rig
+
+
+@pytest.fixture(scope="session")
+def device_class():
+    return FakeDevice
