@@ -23,7 +23,7 @@ import sqlalchemy as sa
 
 from scheduler.errors import InvalidPolicy
 from scheduler.policy import CoefficientValue
-from service.control.errors import ChangeRefused, EngineDidNotAnswer, InvalidChange
+from service.control.errors import ChangeInProgress, ChangeRefused, EngineDidNotAnswer, InvalidChange
 from service.control.proposals import Opened, Proposal, open_change, record_invalid
 from service.control.start import resolve_initial_policy
 from service.control.versions import (
@@ -124,13 +124,16 @@ class PolicyControl:
     async def reconcile(self, engine_version: int) -> bool:
         """Gives an engine that reports another version the one in force; True when it did.
 
-        For when an engine connects. Raises what `apply` raises, EngineDidNotAnswer, NoPolicy, StoreError.
+        For when an engine connects. Raises ChangeInProgress while another process's change is under way, what
+        `apply` raises, EngineDidNotAnswer, NoPolicy, UnreadablePolicy, StoreError.
         """
         async with self._turn:
             await self._tell_store_of_withdrawn()
             current, waiting = await asyncio.to_thread(self._read, lambda c: (newest_applied(c), newest(c, "pending")))
-            if waiting is not None or current.version == engine_version:
+            if current.version == engine_version:
                 return False
+            if waiting is not None:
+                raise ChangeInProgress(f"version {waiting['version']} waits for an engine; try again in a moment")
             await self._hand_over(current)
             return True
 

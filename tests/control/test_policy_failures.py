@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from service.control.errors import ChangeRefused, EngineDidNotAnswer
+from service.control.errors import ChangeInProgress, ChangeRefused, EngineDidNotAnswer
 from service.control.policy import PolicyControl, resolve_initial_policy
 from service.control.versions import lock_versions
 from service.ipc.errors import EngineUnavailable, PolicyRejected
@@ -258,6 +258,30 @@ def test_an_engine_with_another_version_is_given_the_one_in_force(control, fake_
 
     run(story())
     assert fake_engine.taken == [2, 2]
+
+
+def test_an_engine_is_not_given_another_version_while_a_change_of_another_process_is_under_way(
+    control, fake_engine, started_store
+):
+    async def story():
+        reached, go_on = asyncio.Event(), asyncio.Event()
+
+        async def pause(_version):
+            reached.set()
+            await go_on.wait()
+
+        fake_engine.before = pause
+        other = PolicyControl(started_store, fake_engine.apply)
+        task = asyncio.create_task(change(other))
+        await reached.wait()
+        assert await control.reconcile(1) is False
+        with pytest.raises(ChangeInProgress):
+            await control.reconcile(7)
+        go_on.set()
+        await task
+
+    run(story())
+    assert fake_engine.taken == [2]
 
 
 def test_the_event_loop_runs_on_while_the_store_is_busy(control, started_store):
