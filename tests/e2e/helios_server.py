@@ -1,0 +1,137 @@
+"""Starts `helios serve` as a user would, on a free loopback port, and stops it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import httpx
+import openai
+import sqlalchemy as sa
+
+START_SECONDS = 120.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 20.0) -> object:
+    """Polls until `condition` gives something true and returns it; fails the test after `seconds`."""
+    deadline = time.monotonic() + seconds
+    pause = threading.Event()
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"waited {seconds} s in vain: {what}"
+        pause.wait(0.02)
+
+
+def children_of(pid: int) -> dict[str, int]:
+    """Process ids of a process's children by the module that each runs (`service.engine` …)."""
+    found = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            if parent == pid and b"-m" in words:
+                found[words[words.index(b"-m") + 1].decode()] = int(entry.name)
+    return found
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs (a zombie does not)."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class HeliosServer:
+    """One running `helios serve`."""
+
+    def __init__(self, data_dir: pathlib.Path, *arguments: str) -> None:
+        self.data_dir = data_dir
+        self.port = free_port()
+        self.base = f"http://127.0.0.1:{self.port}"
+        self.output = (data_dir.parent / f"{data_dir.name}.log").open("w+b")
+        command = [sys.executable, "-m", "service.cli", "serve", "--port", str(self.port), "--data-dir", str(data_dir)]
+        self.process = subprocess.Popen(
+            [*command, *arguments], stdout=self.output, stderr=subprocess.STDOUT, env={**os.environ, "COLUMNS": "120"}
+        )
+
+    def log(self) -> str:
+        self.output.flush()
+        return pathlib.Path(self.output.name).read_text(errors="replace")
+
+    def ready(self) -> bool:
+        assert self.process.poll() is None, f"helios serve ended with {self.process.returncode}:\n{self.log()}"
+        try:
+            return httpx.get(f"{self.base}/health/ready", timeout=2).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def wait_ready(self) -> HeliosServer:
+        wait_until(self.ready, f"the server to be ready:\n{self.log()}", START_SECONDS)
+        return self
+
+    def client(self, **options: object) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.base}/v1", api_key="none", max_retries=0, timeout=60, **options)
+
+    def rows(self, query: str, **parameters: object) -> list[dict[str, object]]:
+        engine = sa.create_engine(f"sqlite:///file:{self.data_dir / 'helios.db'}?mode=ro&uri=true")
+        with engine.connect() as connection:
+            found = [dict(row) for row in connection.execute(sa.text(query), parameters).mappings()]
+        engine.dispose()
+        return found
+
+    def metric(self, name: str) -> float:
+        """The sample called `name` (labels included) on /metrics; fails when it is absent."""
+        text = httpx.get(f"{self.base}/metrics", timeout=5).text
+        for line in text.splitlines():
+            if line.startswith(f"{name} "):
+                return float(line.split()[1])
+        raise AssertionError(f"no sample {name} in\n{text}")
+
+    def child(self, module: str) -> int:
+        return wait_until(lambda: children_of(self.process.pid).get(module), f"the process {module}")
+
+    def stop(self, seconds: float = 15.0) -> int:
+        """SIGTERM, then the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(seconds)
+
+    def end(self) -> None:
+        """Ends whatever is left after a test."""
+        children = children_of(self.process.pid).values() if self.process.poll() is None else ()
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(10)
+        for pid in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.output.close()
+
+
+@contextlib.contextmanager
+def serving(data_dir: pathlib.Path, *arguments: str) -> Iterator[HeliosServer]:
+    """A ready server, ended afterwards whatever happens."""
+    server = HeliosServer(data_dir, *arguments)
+    try:
+        yield server.wait_ready()
+    finally:
+        server.end()
