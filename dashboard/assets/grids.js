@@ -81,7 +81,10 @@
                       className: "cell-button",
                       type: "button",
                       "aria-label": "Go back to version " + props.data.version,
-                      onClick: () => props.setData({ version: props.data.version, at: Date.now() }),
+                      onClick: () =>
+                          window.dash_clientside.set_props("policy-rollback-click", {
+                              data: { version: props.data.version, at: Date.now() },
+                          }),
                   },
                   "Go back to this",
               )

@@ -78,6 +78,10 @@
         return rows.slice(0, limit);
     }
 
+    // The address in the command of the empty page is the one that the browser uses.
+    helios.nameOrigin = (_, command) =>
+        command ? command.replace(/https?:\/\/[^/\s]+/, window.location.origin) : window.dash_clientside.no_update;
+
     helios.mergeTimeline = function (delta, figure, rows) {
         const same = window.dash_clientside.no_update;
         if (!delta) return [same, same, same, same, same];
@@ -91,6 +95,8 @@
             true,
         ];
     };
+
+    helios.ask = (tick, busy, stripBusy) => (busy || stripBusy ? window.dash_clientside.no_update : tick);
 
     helios.pause = (live) => !live;
 

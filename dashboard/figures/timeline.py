@@ -27,7 +27,8 @@ from dashboard.score import Row
 
 MAX_MARKS = 5000
 QUIET_MS = 5000.0
-LONGEST_OPEN_BAR_MS = 5000.0
+OPEN_BAR_MS = 1000.0
+OPEN_BAR_COSTS = 4
 HATCHED_OUTCOMES = ("failed", "abandoned", "lost")
 ROW_HEIGHT_PX = 64
 MARGINS_PX = 64
@@ -60,13 +61,15 @@ def start_ms(row: Row) -> float:
 def length_ms(row: Row, now_ms: float) -> float:
     """How long the device was busy; the predicted time where the end was never seen.
 
-    While a plan runs, up to now, but LONGEST_OPEN_BAR_MS at most: a record that lags must not squeeze all others.
+    While a plan runs, up to now, but not beyond OPEN_BAR_MS or OPEN_BAR_COSTS predicted durations: a record whose
+    end is late must not squeeze all others.
     """
     if row["completed_ns"] is not None:
         begun_ns = row["started_ns"] if row["started_ns"] is not None else row["committed_ns"]
         return max(0.0, float(row["completed_ns"] - begun_ns) / 1e6)
     if row["outcome"] == "in_flight":
-        return min(max(0.0, now_ms - start_ms(row)), LONGEST_OPEN_BAR_MS)
+        longest = max(OPEN_BAR_MS, OPEN_BAR_COSTS * float(row["selected_cost_ms"]))
+        return min(max(0.0, now_ms - start_ms(row)), longest)
     return float(row["selected_cost_ms"])
 
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ import sqlalchemy as sa
 import uvicorn
 from factories import FilledStore, fill_store
 from litestar import Litestar
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from dashboard import create_dashboard
 from dashboard.asgi import mount
@@ -26,6 +26,7 @@ CHROMIUM_ARGUMENTS = (
     *("--no-sandbox", "--headless", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
+PATIENCE_MS = 30_000
 INSTRUCTION = (
     "browser tests need a Chromium: install one (Debian: apt-get install chromium) so that "
     f"{', '.join(CHROMIUM_NAMES)} is on PATH, or set HELIOS_TEST_CHROMIUM to its path"
@@ -47,6 +48,7 @@ def chromium_path() -> str:
 @pytest.fixture(scope="session")
 def browser(chromium_path: str) -> Iterator[Browser]:
     """One browser process for the session."""
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=chromium_path, args=CHROMIUM_ARGUMENTS)
         yield launched
@@ -109,6 +111,12 @@ def serving(store: sa.Engine, engine: Engine) -> Iterator[str]:
 
 
 @pytest.fixture
+def serve() -> Callable[[sa.Engine, Engine], contextlib.AbstractContextManager[str]]:
+    """`serving`, for tests that prepare their own store."""
+    return serving
+
+
+@pytest.fixture
 def address(store: sa.Engine, filled: FilledStore, fake_engine: Engine) -> Iterator[str]:
     """The dashboard over the filled store."""
     with serving(store, fake_engine) as url:
@@ -147,14 +155,16 @@ def watch() -> Watch:
 @pytest.fixture
 def context(browser: Browser) -> Iterator[BrowserContext]:
     made = browser.new_context(viewport={"width": 1280, "height": 800}, color_scheme="light", locale="en-US")
-    made.set_default_timeout(15_000)
+    made.set_default_timeout(PATIENCE_MS)
     yield made
     made.close()
 
 
 @pytest.fixture
-def page(context: BrowserContext, watch: Watch) -> Page:
-    """A page at 1280×800 whose console, requests and failures are watched."""
+def page(context: BrowserContext, watch: Watch) -> Iterator[Page]:
+    """A page at 1280×800. The test fails if it says anything on its console or asks for anything that is refused."""
     made = context.new_page()
     watch.follow(made)
-    return made
+    yield made
+    assert watch.console == []
+    assert watch.failures == []

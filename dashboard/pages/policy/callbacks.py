@@ -142,7 +142,7 @@ def _register_rollback(app: dash.Dash, room: ControlRoom) -> None:
         Output(ids.POLICY_ROLLBACK_DIALOG, "opened"),
         Output(ids.POLICY_ROLLBACK_BODY, "children"),
         Output(ids.POLICY_ROLLBACK_TARGET, "data"),
-        Input(ids.POLICY_HISTORY, "cellRendererData"),
+        Input(ids.POLICY_ROLLBACK_CLICK, "data"),
         Input(ids.POLICY_ROLLBACK_CANCEL, "n_clicks"),
         State(ids.POLICY_LOADED, "data"),
         prevent_initial_call=True,
@@ -150,8 +150,7 @@ def _register_rollback(app: dash.Dash, room: ControlRoom) -> None:
     async def open_or_close(clicked: object, _cancel: object, data: object) -> tuple[Any, Any, Any]:
         if dash.ctx.triggered_id == ids.POLICY_ROLLBACK_CANCEL or clicked is None:
             return False, dash.no_update, None
-        value = checks.mapping("clicked", checks.mapping("clicked", clicked).get("value"))
-        target = checks.whole_number("version", value.get("version"))
+        target = checks.whole_number("version", checks.mapping("clicked", clicked).get("version"))
         version = await find_version(room.control, target)
         loaded = read_loaded(data)
         changes = differences(loaded.values, version.config.as_dict())

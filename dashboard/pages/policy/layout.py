@@ -42,6 +42,7 @@ def layout(current: PolicyVersion, history: list[PolicyVersion]) -> Any:
     return html.Div(
         [
             dcc.Store(id=ids.POLICY_LOADED, data=loaded.as_json()),
+            dcc.Store(id=ids.POLICY_ROLLBACK_CLICK),
             dcc.Store(id=ids.POLICY_ROLLBACK_TARGET),
             html.Div(
                 [html.H1("Policy"), html.Span(in_force(current), id=ids.POLICY_VERSION, className="subtitle")],
@@ -136,7 +137,6 @@ def _field(coefficient: Coefficient, label: str, value: str) -> Any:
     return dmc.TextInput(
         id=ids.coefficient(coefficient.name),
         value=value,
-        debounce=250,
         rightSection=html.Span("no unit" if coefficient.unit == "1" else coefficient.unit, className="unit"),
         rightSectionWidth=118,
         rightSectionPointerEvents="none",
@@ -181,7 +181,7 @@ def _sidebar() -> list[Any]:
                 html.Div(
                     [
                         dmc.Button("Apply", id=ids.POLICY_APPLY, disabled=True),
-                        dmc.Button("Reset the form", id=ids.POLICY_RESET, variant="subtle", color="gray"),
+                        dmc.Button("Reset the form", id=ids.POLICY_RESET, variant="default"),
                     ],
                     className="buttons",
                 ),
@@ -200,7 +200,7 @@ def _rollback_dialog() -> Any:
             html.Div(
                 [
                     dmc.Button("Go back", id=ids.POLICY_ROLLBACK_CONFIRM),
-                    dmc.Button("Cancel", id=ids.POLICY_ROLLBACK_CANCEL, variant="subtle", color="gray"),
+                    dmc.Button("Cancel", id=ids.POLICY_ROLLBACK_CANCEL, variant="default"),
                 ],
                 className="buttons",
             ),

@@ -36,12 +36,13 @@ def register(app: dash.Dash, room: ControlRoom) -> None:
         Output(ids.TIMELINE_DELTA, "data"),
         Output(ids.TIMELINE_EMPTY, "children"),
         Output(ids.TIMELINE_PROBLEM, "children"),
-        Input(ids.TIMELINE_TICK, "n_intervals"),
+        Input(ids.TIMELINE_ASK, "data"),
         Input(ids.TIMELINE_LIMIT, "value"),
         State(ids.TIMELINE_POLICY, "data"),
         State(ids.TIMELINE_CURSOR, "data"),
+        running=[(Output(ids.TIMELINE_BUSY, "data"), True, False)],
     )
-    async def send_news(_tick: object, limit: object, policy: object, cursor: object) -> tuple[Any, Any, Any]:
+    async def send_news(_asked: object, limit: object, policy: object, cursor: object) -> tuple[Any, Any, Any]:
         chosen = int(checks.choice("limit", limit, [str(option) for option in LIMITS]))
         version = None if policy is None else checks.whole_number("policy", policy)
         known = None if dash.ctx.triggered_id == ids.TIMELINE_LIMIT else read_cursor(cursor)
@@ -53,10 +54,11 @@ def register(app: dash.Dash, room: ControlRoom) -> None:
     @app.callback(
         Output(ids.TIMELINE_STRIP, "children"),
         Output(ids.TIMELINE_STRIP_STATE, "data"),
-        Input(ids.TIMELINE_TICK, "n_intervals"),
+        Input(ids.TIMELINE_ASK, "data"),
         State(ids.TIMELINE_STRIP_STATE, "data"),
+        running=[(Output(ids.TIMELINE_STRIP_BUSY, "data"), True, False)],
     )
-    async def show_strip(_tick: object, shown: object) -> tuple[Any, Any]:
+    async def show_strip(_asked: object, shown: object) -> tuple[Any, Any]:
         try:
             entries = strip(await room.read(_read_strip))
         except StoreError:
@@ -70,6 +72,17 @@ def register(app: dash.Dash, room: ControlRoom) -> None:
 
 
 def _register_browser_side(app: dash.Dash) -> None:
+    # Dash drops an answer when the same callback was asked again meanwhile. On a slow line a tick each second would
+    # drop every answer, so the next question waits for the last answer.
+    in_browser(
+        app,
+        "ask",
+        Output(ids.TIMELINE_ASK, "data"),
+        Input(ids.TIMELINE_TICK, "n_intervals"),
+        State(ids.TIMELINE_BUSY, "data"),
+        State(ids.TIMELINE_STRIP_BUSY, "data"),
+        first_call=False,
+    )
     in_browser(
         app,
         "mergeTimeline",
@@ -81,6 +94,14 @@ def _register_browser_side(app: dash.Dash) -> None:
         Input(ids.TIMELINE_DELTA, "data"),
         State(ids.TIMELINE_GRAPH, "figure"),
         State(ids.TIMELINE_GRID, "rowData"),
+        first_call=False,
+    )
+    in_browser(
+        app,
+        "nameOrigin",
+        Output(ids.TIMELINE_CURL, "children"),
+        Input(ids.TIMELINE_EMPTY, "hidden"),
+        State(ids.TIMELINE_CURL, "children"),
         first_call=False,
     )
     in_browser(app, "pause", Output(ids.TIMELINE_TICK, "disabled"), Input(ids.TIMELINE_LIVE, "checked"))

@@ -49,6 +49,9 @@ def layout(policy_version: int | None) -> Any:
     return html.Div(
         [
             dcc.Interval(id=ids.TIMELINE_TICK, interval=TICK_MS),
+            dcc.Store(id=ids.TIMELINE_ASK),
+            dcc.Store(id=ids.TIMELINE_BUSY, data=False),
+            dcc.Store(id=ids.TIMELINE_STRIP_BUSY, data=False),
             dcc.Store(id=ids.TIMELINE_DELTA),
             dcc.Store(id=ids.TIMELINE_CURSOR),
             dcc.Store(id=ids.TIMELINE_POLICY, data=policy_version),

@@ -1,0 +1,82 @@
+"""The plan page in a real browser."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+from factories import FilledStore
+from playwright.sync_api import Page, expect
+
+from service.store.tables import plan_alternatives, plans
+
+pytestmark = pytest.mark.browser
+
+
+def a_contested_plan(store: sa.Engine) -> tuple[str, int]:
+    """An ordinary plan with a free runner-up in its own unit."""
+    joined = plans.join(
+        plan_alternatives, (plans.c.run_id == plan_alternatives.c.run_id) & (plans.c.fence == plan_alternatives.c.fence)
+    )
+    query = (
+        sa.select(plans.c.run_id, plans.c.fence)
+        .select_from(joined)
+        .where(
+            plans.c.reason == "ordinary",
+            plan_alternatives.c.barred_by == "none",
+            plans.c.score_kind == plan_alternatives.c.score_kind,
+        )
+        .order_by(plans.c.fence.desc())
+        .limit(1)
+    )
+    with store.connect() as connection:
+        run, fence = connection.execute(query).one()
+    return run, fence
+
+
+def test_it_says_in_words_why_the_plan_was_chosen_and_shows_the_runner_ups(
+    page: Page, address: str, store: sa.Engine, filled: FilledStore
+) -> None:
+    run, fence = a_contested_plan(store)
+    page.goto(f"{address}/dashboard/plan/{run}/{fence}")
+    expect(page.locator("#plan-headline")).to_contain_text("was chosen over")
+    expect(page.locator("#plan-headline")).to_contain_text("per ms against")
+    expect(page.locator("#plan-alternatives .ag-row").first).to_contain_text("behind")
+    expect(page.locator("#plan-lanes .ag-row").first).to_contain_text("req-")
+    expect(page.locator(".parts-graph .bars .point").first).to_be_attached()
+    expect(page.get_by_text("B: request rows")).to_be_visible()
+
+
+def test_next_and_previous_walk_the_run(page: Page, address: str, filled: FilledStore) -> None:
+    run = filled.run_ids[1]
+    page.goto(f"{address}/dashboard/plan/{run}/1")
+    expect(page.locator("h1")).to_contain_text("Plan 1:")
+    assert page.get_by_role("link", name="Previous").count() == 0
+    page.get_by_role("link", name="Next").click()
+    expect(page.locator("h1")).to_contain_text("Plan 2:")
+    page.get_by_role("link", name="Previous").click()
+    expect(page.locator("h1")).to_contain_text("Plan 1:")
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("plan/{run}/999999", "has no plan 999,999"),
+        ("plan/no-such-run/1", "No plan of this run is stored"),
+        ("plan/%3Cb%3Ebold/1", "Run <b>bold has no plan"),
+    ],
+)
+def test_an_unknown_plan_has_a_page_that_says_so(
+    page: Page, address: str, filled: FilledStore, path: str, words: str
+) -> None:
+    page.goto(f"{address}/dashboard/{path.format(run=filled.run_ids[0])}")
+    expect(page.locator("h1")).to_have_text("No such plan")
+    expect(page.locator("main")).to_contain_text(words)
+
+
+def test_lost_and_running_plans_say_what_became_of_them(page: Page, address: str, filled: FilledStore) -> None:
+    run, fence = filled.lost[0]
+    page.goto(f"{address}/dashboard/plan/{run}/{fence}")
+    expect(page.locator("main")).to_contain_text("the engine died while it ran")
+    run, fence = filled.in_flight[0]
+    page.goto(f"{address}/dashboard/plan/{run}/{fence}")
+    expect(page.locator("main")).to_contain_text("It is still running")

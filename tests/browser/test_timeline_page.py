@@ -1,0 +1,165 @@
+"""The timeline in a real browser."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+
+import pytest
+import sqlalchemy as sa
+from factories import FilledStore
+from playwright.sync_api import Page, expect
+
+from service.store.engines import write_transaction
+from service.store.tables import plan_lanes, plans
+
+pytestmark = pytest.mark.browser
+BARS = ".timeline-graph .bars .point"
+ROWS = "#timeline-grid .ag-center-cols-container .ag-row"
+
+
+def open_timeline(page: Page, address: str, query: str = "") -> None:
+    page.goto(f"{address}/dashboard/{query}")
+    expect(page.locator(BARS).first).to_be_attached()
+
+
+def add_plan(store: sa.Engine, **changes: object) -> int:
+    """Copies the newest plan with the next fence, ten ms later; returns its fence."""
+    with write_transaction(store) as connection:
+        newest = connection.execute(sa.select(plans).order_by(plans.c.committed_at.desc()).limit(1)).mappings().one()
+        fence = newest["fence"] + 1
+        row = {
+            **newest,
+            "fence": fence,
+            "committed_at": newest["committed_at"] + dt.timedelta(milliseconds=10),
+            "committed_ns": newest["committed_ns"] + 10_000_000,
+            **changes,
+        }
+        connection.execute(plans.insert(), row)
+        lane = connection.execute(sa.select(plan_lanes).limit(1)).mappings().one()
+        connection.execute(plan_lanes.insert(), {**lane, "run_id": row["run_id"], "fence": fence})
+    return int(fence)
+
+
+def bar_ids(page: Page) -> list[str]:
+    found: list[str] = page.evaluate(
+        "document.querySelector('.timeline-graph .js-plotly-plot').data.flatMap((trace) => trace.ids)"
+    )
+    return found
+
+
+def test_it_shows_one_bar_per_plan_and_the_newest_plan_first(page: Page, address: str, filled: FilledStore) -> None:
+    open_timeline(page, address)
+    wanted = {f"{run}/{fence}" for run, fence in filled.plan_keys[-200:]}
+    assert set(bar_ids(page)) == wanted
+    newest = page.locator(f"{ROWS}[row-index='0'] a")
+    expect(newest).to_have_text(str(filled.plan_keys[-1][1]))
+    expect(page).to_have_title("Timeline · Helios")
+
+
+def test_the_strip_says_what_runs(page: Page, address: str) -> None:
+    open_timeline(page, address)
+    strip = page.locator("#timeline-strip")
+    expect(strip).to_contain_text("smollm2-135m-instruct")
+    expect(strip).to_contain_text("version 2")
+    expect(strip).to_contain_text("1 gap")
+
+
+def test_selecting_a_bar_opens_its_plan(page: Page, address: str, filled: FilledStore) -> None:
+    open_timeline(page, address)
+    box = page.locator(BARS).first.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    expect(page.locator(".hoverlayer .hovertext")).to_contain_text("predicted")
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_url(re.compile(r"/dashboard/plan/run-[0-9a-f-]+/\d+$"))
+    expect(page.locator("#plan-headline")).to_be_visible()
+
+
+def test_a_link_in_the_table_opens_the_plan_without_loading_the_page_again(page: Page, address: str) -> None:
+    open_timeline(page, address)
+    page.evaluate("window.sameDocument = true")
+    link = page.locator(f"{ROWS}[row-index='2'] a")
+    fence = link.inner_text()
+    link.click()
+    expect(page.locator("h1")).to_contain_text(f"Plan {int(fence):,}")
+    assert page.evaluate("window.sameDocument") is True
+    page.go_back()
+    expect(page.locator(BARS).first).to_be_attached()
+
+
+def test_new_and_ended_plans_appear_by_themselves(
+    page: Page, address: str, store: sa.Engine, filled: FilledStore
+) -> None:
+    open_timeline(page, address)
+    run, open_fence = filled.in_flight[0]
+    fence = add_plan(store)
+    with write_transaction(store) as connection:
+        connection.execute(
+            plans.update()
+            .where(plans.c.run_id == run, plans.c.fence == open_fence)
+            .values(outcome="completed", started_ns=plans.c.committed_ns, completed_ns=plans.c.committed_ns + 4_000_000)
+        )
+    expect(page.locator(f"{ROWS}[row-index='0'] a")).to_have_text(str(fence))
+    row = page.locator(f"{ROWS}[row-index='1']")
+    expect(row).to_contain_text(str(open_fence))
+    expect(row).to_contain_text("completed")
+    ids = bar_ids(page)
+    assert ids.count(f"{run}/{open_fence}") == 1
+    assert f"{run}/{fence}" in ids
+    assert len(ids) == 200, "the oldest bar made room"
+
+
+def test_a_new_kind_gets_a_row_of_its_own(page: Page, address: str, store: sa.Engine) -> None:
+    open_timeline(page, address)
+    add_plan(store, kind="vision")
+    expect(page.locator(".timeline-graph .ytick", has_text="vision")).to_be_attached()
+
+
+def test_the_live_switch_pauses_and_resumes(page: Page, address: str, store: sa.Engine) -> None:
+    open_timeline(page, address)
+    page.get_by_label("Live").uncheck(force=True)
+    page.wait_for_function("!window.dash_clientside.helios.pause(true)")
+    fence = add_plan(store)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.get_by_label("Live").focus()
+    assert asked == [] or all("_dash-update-component" in url for url in asked)
+    page.get_by_label("Live").check(force=True)
+    expect(page.locator(f"{ROWS}[row-index='0'] a")).to_have_text(str(fence))
+
+
+def test_the_number_of_plans_can_be_chosen(page: Page, address: str) -> None:
+    open_timeline(page, address)
+    page.locator("#timeline-limit").click()
+    page.get_by_role("option", name="100 plans").click()
+    page.wait_for_function(
+        "document.querySelector('.timeline-graph .js-plotly-plot').data.flatMap((t) => t.ids).length === 100"
+    )
+
+
+def test_it_can_be_limited_to_one_policy_version(page: Page, address: str, store: sa.Engine) -> None:
+    open_timeline(page, address, "?policy=2")
+    with store.connect() as connection:
+        wanted = connection.execute(
+            sa.select(sa.func.count()).select_from(plans).where(plans.c.policy_version == 2)
+        ).scalar()
+    assert len(bar_ids(page)) == wanted
+    page.get_by_role("link", name="show all").click()
+    page.wait_for_function(
+        "document.querySelector('.timeline-graph .js-plotly-plot').data.flatMap((t) => t.ids).length === 200"
+    )
+
+
+def test_names_from_outside_stay_text(page: Page, address: str, store: sa.Engine) -> None:
+    evil = "<img src=x onerror=alert(1)>"
+    fence = add_plan(store, reason="<b>ordinary</b>")
+    with write_transaction(store) as connection:
+        connection.execute(plan_lanes.update().where(plan_lanes.c.fence == fence).values(request_id=evil))
+        run = connection.execute(sa.select(plans.c.run_id).where(plans.c.fence == fence)).scalar()
+    page.on("dialog", lambda dialog: pytest.fail(f"markup ran: {dialog.message}"))
+    open_timeline(page, address)
+    expect(page.locator(f"{ROWS}[row-index='0']")).to_contain_text("<b>ordinary</b>")
+    page.goto(f"{address}/dashboard/plan/{run}/{fence}")
+    expect(page.locator("#plan-lanes")).to_contain_text(evil)
+    assert page.locator("img").count() == 0
