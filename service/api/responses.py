@@ -12,7 +12,7 @@ from litestar.background_tasks import BackgroundTask, BackgroundTasks
 from litestar.datastructures import Cookie
 from litestar.enums import MediaType, OpenAPIMediaType
 from litestar.response.streaming import ASGIStreamingResponse, Stream
-from litestar.types import Receive, Send, TypeEncodersMap
+from litestar.types import Receive, Scope, Send, TypeEncodersMap
 
 _encoder = msgspec.json.Encoder(enc_hook=str)
 
@@ -44,9 +44,9 @@ class _ClosingStream(ASGIStreamingResponse):
 
     close: Callable[[], Awaitable[None]]
 
-    async def send_body(self, send: Send, receive: Receive) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await super().send_body(send, receive)
+            await super().__call__(scope, receive, send)
         finally:
             with anyio.CancelScope(shield=True):
                 await self.close()
