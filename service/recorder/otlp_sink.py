@@ -66,7 +66,7 @@ class OtlpSink:
     def deliver(self, items: Sequence[Item]) -> Delivery:
         """Send the spans that end in these items, then note the position."""
         state, run_id, run_open = self._open.copy(), self.run_id, self.run_open
-        spans: list[tuple[OpenSpans, list[Span]]] = []
+        spans: list[Span] = []
         delivered, lost = 0, 0
         for item in items:
             known = self._sent is not None and item.position[:2] <= self._sent[:2]
@@ -74,21 +74,18 @@ class OtlpSink:
                 lost += 0 if known else item.lost_records
                 continue
             if item.run_id != run_id:
-                spans.append((state, state.lose_all()))
-                state, run_id, run_open = (
-                    OpenSpans(item.run_id, RunClock(item.wall_ns, item.monotonic_ns)),
-                    item.run_id,
-                    True,
-                )
+                # One request speaks for one run; a pump's items are of one run, so this comes first or not at all.
+                lost += self._send(state, [*spans, *state.lose_all()])
+                spans, run_id, run_open = [], item.run_id, True
+                state = OpenSpans(run_id, RunClock(item.wall_ns, item.monotonic_ns))
             ended, failed = state.add(item.records, item.start)
             if any(isinstance(record, RunEnded) for record in item.records):
                 ended, run_open = [*ended, *state.lose_all()], False
             if not known:
-                spans.append((state, ended))
+                spans.extend(ended)
                 delivered += len(item.records) - failed
                 lost += failed
-        for owner, group in spans:
-            lost += self._collector.send(resource(owner.run_id, owner.about), group)
+        lost += self._send(state, spans)
         self._open, self.run_id, self.run_open = state, run_id, run_open
         if self._sent is None or items[-1].position[:2] > self._sent[:2]:
             self._sent = items[-1].position
@@ -99,7 +96,7 @@ class OtlpSink:
     def close_lost_run(self) -> None:
         """The writer is gone without a last word: what is open ends as lost."""
         state = self._open.copy()
-        self._collector.send(resource(state.run_id, state.about), state.lose_all())
+        self._send(state, state.lose_all())
         self._open, self.run_open = state, False
         if self._sent is not None:
             self._unsaved = _Progress(self._sent, self._sent)
@@ -112,6 +109,10 @@ class OtlpSink:
     def needed_segment(self, position: Position) -> int:
         """The oldest segment that a restart reads again."""
         return min(position.segment, (self._open.oldest() or position).segment)
+
+    def _send(self, owner: OpenSpans, spans: Sequence[Span]) -> int:
+        """Returns how many the collector refused for good."""
+        return self._collector.send(resource(owner.run_id, owner.about), spans)
 
     def _save(self) -> None:
         """Positions into the store. A store that is down delays only the note: a restart then sends again."""

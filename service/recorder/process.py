@@ -85,6 +85,7 @@ class Recorder:
         if store.is_alive():
             log.warning("the store could not take everything in time; the rest stays in the journal")
             return EXIT_BEHIND
+        self._engine.dispose()
         return 0
 
     def _beat(self) -> None:
@@ -109,7 +110,7 @@ def main(arguments: list[str]) -> int:
         settings = msgspec.json.decode(pathlib.Path(arguments[0]).read_bytes(), type=Settings)
         recorder = Recorder(settings)
     except (OSError, msgspec.MsgspecError, JournalError, StoreError, MetricsUnavailable) as error:
-        log.error("%s", error)  # noqa: TRY400 - a user's mistake gets a sentence, not a traceback
+        log.error("%s", error)
         return EXIT_USAGE
     install_stop_handler(recorder.stop, DEADLINE_S)
     return recorder.run()

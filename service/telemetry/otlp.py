@@ -220,12 +220,17 @@ def _attributes(values: Mapping[str, Value]) -> list[KeyValue]:
 
 
 def _any_value(value: Value) -> AnyValue:
+    # The usual types first: a check against an abstract class costs a microsecond. A bool is an int too.
+    if isinstance(value, bool):
+        return AnyValue(bool_value=value)
+    if isinstance(value, int):
+        return AnyValue(int_value=value)
+    if isinstance(value, float):
+        return AnyValue(double_value=value)
     if isinstance(value, enum.Enum):
         return _any_value(value.value)
     if isinstance(value, str):
         return AnyValue(string_value=value)
-    if isinstance(value, bool):
-        return AnyValue(bool_value=value)
     if isinstance(value, numbers.Integral):  # numpy's integers are
         return AnyValue(int_value=int(value))
     if isinstance(value, numbers.Real):

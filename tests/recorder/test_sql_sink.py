@@ -149,7 +149,7 @@ def crash_at(count: int):
     return step
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(crashes=st.lists(st.integers(0, 60), max_size=5), batch=st.integers(1, 9), bad=st.booleans())
 def test_a_recorder_killed_anywhere_neither_loses_nor_repeats_a_row(make, sqlite_url, crashes, batch, bad):
     with tempfile.TemporaryDirectory() as name:
