@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pathlib
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ import torch
 from gpu.cpu_device import CpuDevice, Program
 from gpu.device import Device, DeviceLimits, DeviceUnavailable, InvalidSettings
 from gpu.model.config import ModelConfig
+from gpu.model.source import expected_shapes
 from gpu.model.weights import load_model, open_source
 from gpu.pages import PAGE_TOKENS, KvCache, page_bytes, pages_for
 from gpu.programs.buffers import power_of_two_at_least
@@ -22,6 +24,7 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _DEFAULT_CONTEXT = 2048
 _DEFAULT_FULL_CONTEXTS = 16
 _MEMORY_SHARE = 4  # the default pool takes at most a quarter of the machine's memory
+_COPIED_WEIGHTS_SHARE = 16  # weights are copied for one-row steps when they take at most this part of memory
 _CGROUP_LIMIT = pathlib.Path("/sys/fs/cgroup/memory.max")
 
 
@@ -56,7 +59,7 @@ def create_device(
     config, precision = source.config, _DTYPES[dtype]
     context = _context_tokens(config, max_context)
     pages = _kv_pages(config, precision, context, kv_pages)
-    model = load_model(source, precision, context)
+    model = load_model(source, precision, context, _affords_one_row_copies(config))
     cache = KvCache(config, pages, precision)
     columns = power_of_two_at_least(pages_for(context))
     programs: dict[GraphShape, Program] = {
@@ -105,6 +108,11 @@ def _kv_pages(config: ModelConfig, dtype: torch.dtype, context: int, wanted: int
             f"1 to {memory // size}"
         )
     return wanted
+
+
+def _affords_one_row_copies(config: ModelConfig) -> bool:
+    weights = sum(math.prod(shape) for shape in expected_shapes(config).values())
+    return weights * torch.float32.itemsize * _COPIED_WEIGHTS_SHARE <= _memory_bytes()
 
 
 def _memory_bytes() -> int:

@@ -52,8 +52,11 @@ def open_source(path: pathlib.Path) -> WeightSource:
     raise ModelError(f"there is no model at {path}")
 
 
-def load_model(source: WeightSource, dtype: torch.dtype, context_tokens: int) -> Model:
-    """Read, check, fuse and pack every weight. Raises ModelError on a missing tensor or one of the wrong shape."""
+def load_model(source: WeightSource, dtype: torch.dtype, context_tokens: int, one_row_copies: bool = False) -> Model:
+    """Read, check, fuse and pack every weight. Raises ModelError on a missing tensor or one of the wrong shape.
+
+    `one_row_copies` spends half as much memory again on float32 layers to make one-row steps quicker.
+    """
     config = source.config
     reader = _CheckedReader(source, dtype)
     table = reader.read(EMBEDDING)
@@ -66,7 +69,7 @@ def load_model(source: WeightSource, dtype: torch.dtype, context_tokens: int) ->
         config=config,
         dtype=dtype,
         embedding=embedding,
-        layers=tuple(_load_layer(reader, layer) for layer in range(config.layers)),
+        layers=tuple(_load_layer(reader, layer, one_row_copies) for layer in range(config.layers)),
         final_norm=reader.read(FINAL_NORM),
         head=output_head,
         cosines=cosines,
@@ -94,7 +97,7 @@ class _CheckedReader:
         return tensor.to(self._dtype)
 
 
-def _load_layer(reader: _CheckedReader, layer: int) -> LayerWeights:
+def _load_layer(reader: _CheckedReader, layer: int, one_row_copies: bool) -> LayerWeights:
     prefix = f"model.layers.{layer}."
 
     def name(part: str) -> str:
@@ -104,9 +107,10 @@ def _load_layer(reader: _CheckedReader, layer: int) -> LayerWeights:
         attention_norm=reader.read(name("input_layernorm")),
         qkv=make_linear(
             reader.read(name("self_attn.q_proj"), name("self_attn.k_proj"), name("self_attn.v_proj")),
+            one_row_copies,
         ),
         attention_output=make_linear(reader.read(name("self_attn.o_proj"))),
         mlp_norm=reader.read(name("post_attention_layernorm")),
-        gate_up=make_linear(reader.read(name("mlp.gate_proj"), name("mlp.up_proj"))),
+        gate_up=make_linear(reader.read(name("mlp.gate_proj"), name("mlp.up_proj")), one_row_copies),
         down=make_linear(reader.read(name("mlp.down_proj"))),
     )
