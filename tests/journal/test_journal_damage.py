@@ -182,6 +182,28 @@ def _progress_before(writer, end):
     return (1, end, 1, 0, check_word(1, end, 1, 0))
 
 
+def test_a_frame_that_is_finished_while_we_look_is_no_damage(open_writer, helpers, tmp_path, monkeypatch):
+    """The frame is torn at our first look; then the writer finishes it and moves its progress on."""
+    writer = open_writer()
+    writer.append([helpers.plan(1)], 1)
+    path = segment_path(tmp_path / "journal", 1)
+    whole = path.read_bytes()
+    torn = bytearray(whole)
+    torn[writer._end - 20 : writer._end] = bytes(20)
+    path.write_bytes(torn)
+    look = SegmentFile.progress
+
+    def finish_first(segment):
+        path.write_bytes(whole)
+        return look(segment)
+
+    monkeypatch.setattr(SegmentFile, "progress", finish_first)
+    reader = JournalReader(tmp_path / "journal")
+    items = [reader.poll(), reader.poll()]
+    assert [record.fence for item in items if item is not None for record in item.records] == [1]
+    reader.close()
+
+
 def test_an_untrusted_progress_hides_no_frame(open_writer, helpers, tmp_path):
     writer = open_writer()
     for fence in range(1, 6):
