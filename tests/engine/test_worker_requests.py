@@ -177,6 +177,7 @@ def test_a_request_id_is_free_again_after_a_cancel_even_while_its_graph_runs(rig
     rig.settle()
     assert [m.finish_reason for m in rig.tokens("a") if m.finish_reason] == ["abort", "length"]
     assert rig.text("a") == [60, 61]
+    assert rig.tokens("a")[-1].prompt_tokens == 4  # the cancelled one's prompt is not the new one's
 
 
 def test_a_request_larger_than_the_pool_is_refused_and_the_next_one_is_served(make_rig):
