@@ -23,7 +23,7 @@ def test_the_whole_tail_is_refilled():
 )
 def test_the_page_columns_follow_the_longest_lane_in_powers_of_two(position, columns):
     buffers = ProgramBuffers(lanes=2, rows=2, columns=8)
-    works = (tokens_at(resident([1] * 120), [9], 0), tokens_at(resident([1] * 120), [9], position))
+    works = (tokens_at(resident([1] * 112), [9], 0), tokens_at(resident([1] * 112), [9], position))
     assert buffers.fill(works) == columns
 
 
