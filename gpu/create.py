@@ -15,7 +15,6 @@ from gpu.model.config import ModelConfig
 from gpu.model.source import expected_shapes
 from gpu.model.weights import load_model, open_source
 from gpu.pages import PAGE_TOKENS, KvCache, page_bytes, pages_for
-from gpu.programs.buffers import power_of_two_at_least
 from gpu.programs.decode import DecodeProgram
 from gpu.programs.prefill import PrefillProgram
 from scheduler.shapes import GraphKind, GraphShape
@@ -61,7 +60,7 @@ def create_device(
     pages = _kv_pages(config, precision, context, kv_pages)
     model = load_model(source, precision, context, _affords_one_row_copies(config))
     cache = KvCache(config, pages, precision)
-    columns = power_of_two_at_least(pages_for(context))
+    columns = pages_for(context)
     programs: dict[GraphShape, Program] = {
         shape: PrefillProgram(model, cache, shape.prefill_capacity, columns)
         if shape.kind is GraphKind.PREFILL

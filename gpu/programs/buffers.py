@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gpu.pages import PADDING_PAGE, PADDING_WRITE_ROW, PAGE_TOKENS, ZERO_ROW
+from gpu.pages import PADDING_PAGE, PADDING_WRITE_ROW, PAGE_TOKENS, ZERO_ROW, pages_for
 from gpu.requests import LaneWork
 
 
 class ProgramBuffers:
     """Token ids, positions, KV rows to write [rows] and page table [lanes, columns], as torch and numpy twins.
 
-    `columns` is a power of two that covers the longest context.
+    `columns` pages hold the longest context.
     """
 
     def __init__(self, lanes: int, rows: int, columns: int) -> None:
@@ -34,8 +34,8 @@ class ProgramBuffers:
     def fill(self, works: tuple[LaneWork, ...]) -> int:
         """Lay the lanes' rows one after the other, pad the rest, and return the page columns that the frame reads.
 
-        The columns are those of the longest lane, rounded up to a power of two, so that the cost of a program
-        follows the real context through a few widths and not the largest one.
+        The columns are those of the longest lane, so that a program's cost follows the real context. An eager CPU
+        program may have any width; a captured one will round up to the widths that were captured.
         """
         row, longest = 0, 1
         for lane, work in enumerate(works):
@@ -52,7 +52,7 @@ class ProgramBuffers:
         self._positions[row:] = 0
         self._write_rows[row:] = PADDING_WRITE_ROW
         self._page_table[len(works) :] = PADDING_PAGE
-        return power_of_two_at_least(-(-longest // PAGE_TOKENS))
+        return pages_for(longest)
 
     def read_rows(self, columns: int, last_positions: torch.Tensor) -> torch.Tensor:
         """KV rows [lanes, columns * 16] to gather; positions after a lane's last one [lanes] read the zero row."""
@@ -67,8 +67,3 @@ class ProgramBuffers:
 
 
 Logits = npt.NDArray[np.float32]
-
-
-def power_of_two_at_least(value: int) -> int:
-    """The smallest power of two that is not below `value` (1 or more)."""
-    return 1 << (value - 1).bit_length()

@@ -4,7 +4,7 @@ import pytest
 from lane_works import resident, tokens_at
 
 from gpu.pages import PADDING_PAGE, PADDING_WRITE_ROW, ZERO_ROW
-from gpu.programs.buffers import ProgramBuffers, power_of_two_at_least
+from gpu.programs.buffers import ProgramBuffers
 
 
 def test_the_whole_tail_is_refilled():
@@ -19,9 +19,9 @@ def test_the_whole_tail_is_refilled():
 
 
 @pytest.mark.parametrize(
-    ("position", "columns"), [(0, 1), (15, 1), (16, 2), (31, 2), (32, 4), (63, 4), (64, 8), (127, 8)]
+    ("position", "columns"), [(0, 1), (15, 1), (16, 2), (31, 2), (32, 3), (63, 4), (64, 5), (127, 8)]
 )
-def test_the_page_columns_follow_the_longest_lane_in_powers_of_two(position, columns):
+def test_the_page_columns_follow_the_longest_lane(position, columns):
     buffers = ProgramBuffers(lanes=2, rows=2, columns=8)
     works = (tokens_at(resident([1] * 112), [9], 0), tokens_at(resident([1] * 112), [9], position))
     assert buffers.fill(works) == columns
@@ -33,8 +33,3 @@ def test_positions_after_the_last_one_read_the_zero_row():
     lane, padding = buffers.read_rows(columns, buffers.positions).tolist()
     assert lane == list(range(80, 98)) + [ZERO_ROW] * 14
     assert padding == [PADDING_WRITE_ROW] + [ZERO_ROW] * 31
-
-
-@pytest.mark.parametrize(("value", "power"), [(1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (1024, 1024), (1025, 2048)])
-def test_powers_of_two_round_up(value, power):
-    assert power_of_two_at_least(value) == power
