@@ -8,6 +8,7 @@ from typing import Any
 import dash
 import sqlalchemy as sa
 from dash import Input, Output
+from dash.exceptions import DependencyException
 from fastapi import Request
 from fastapi.responses import JSONResponse
 
@@ -43,6 +44,7 @@ def create_dashboard(*, engine: sa.Engine, control: PolicyControl) -> dash.Dash:
     # Without this the page opens a websocket, used or not.
     app.backend.websocket_capability = False
     app.server.add_exception_handler(RefusedInput, _refused)
+    app.server.add_exception_handler(DependencyException, _no_such_script)
     app.layout = shell()
     room = ControlRoom(engine, control)
     _register_router(app, room)
@@ -53,6 +55,10 @@ def create_dashboard(*, engine: sa.Engine, control: PolicyControl) -> dash.Dash:
 
 async def _refused(_request: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"title": "Refused input", "status": 422, "detail": str(error)}, status_code=422)
+
+
+async def _no_such_script(_request: Request, _error: Exception) -> JSONResponse:
+    return JSONResponse({"title": "Not Found", "status": 404, "detail": "There is no such script."}, status_code=404)
 
 
 def _register_router(app: dash.Dash, room: ControlRoom) -> None:

@@ -13,10 +13,13 @@ from dashboard.routing import POLICY_PATH, TIMELINE_PATH
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'Noto Sans', sans-serif"
 MONOSPACE = "ui-monospace, 'Cascadia Mono', 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace"
+# Mantine's greys from text to background; its own are neutral, the page's are slightly blue.
+DARK = ["#e6e9ed", "#c4cad1", "#9da7b3", "#78828e", "#434b54", "#353c44", "#24292f", "#1d2126", "#14171a", "#0f1215"]
 THEME = {
     "primaryColor": "indigo",
     "fontFamily": FONT,
     "fontFamilyMonospace": MONOSPACE,
+    "colors": {"dark": DARK},
     "defaultRadius": "sm",
     "autoContrast": True,
     "headings": {"fontFamily": FONT, "fontWeight": "600"},

@@ -74,7 +74,7 @@
         );
 
     cells.RollbackButton = (props) =>
-        props.data.can_go_back
+        props.value === "Go back to this"
             ? element(
                   "button",
                   {
@@ -86,7 +86,7 @@
                               data: { version: props.data.version, at: Date.now() },
                           }),
                   },
-                  "Go back to this",
+                  props.value,
               )
-            : element("span", { className: "muted" }, props.data.here || "");
+            : element("span", { className: "muted" }, props.value);
 })();

@@ -35,7 +35,7 @@ MARGINS_PX = 64
 
 HOVER = (
     "<b>%{customdata[0]}</b>  %{customdata[1]}<br>"
-    "started %{customdata[2]} UTC · %{customdata[3]}<br>"
+    "committed %{customdata[2]} UTC · %{customdata[3]}<br>"
     "predicted %{customdata[4]} · observed %{customdata[5]}<br>"
     "score %{customdata[6]} · reason %{customdata[7]}<br>"
     "%{customdata[8]}<extra></extra>"
@@ -132,13 +132,13 @@ def hover_fields(row: Row) -> list[str]:
     requests = html.escape(some_names(row["request_ids"])) or "no request"
     return [
         html.escape(shape_words(row)),
-        f"{html.escape(str(row['fence']))} · {words(row['outcome'])}",
+        f"plan {count(row['fence'])} · {html.escape(words(row['outcome']))}",
         utc_clock(row["committed_at"]),
         rows,
         predicted(row["selected_cost_ms"], row["cost_state"]),
         observed if compared == "–" else f"{observed} ({compared})",
         score(row),
-        words(row["reason"]),
+        html.escape(words(row["reason"])),
         requests,
     ]
 

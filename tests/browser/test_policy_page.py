@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 from typing import Any
 
 import pytest
@@ -48,7 +49,12 @@ def somebody_else_changes(store: sa.Engine, **coefficients: float) -> None:
         return 1
 
     control = PolicyControl(store, accept)
-    asyncio.run(control.change(expected_version=2, coefficients=coefficients, actor="boris", note="urgent"))
+
+    def change() -> None:  # in a thread of its own, since Playwright keeps an event loop in this one
+        asyncio.run(control.change(expected_version=2, coefficients=coefficients, actor="boris", note="urgent"))
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pool.submit(change).result()
 
 
 def test_every_coefficient_has_a_labelled_field_with_meaning_and_unit(page: Page, address: str) -> None:

@@ -24,9 +24,13 @@ from dashboard.pages.policy.values import (
     show_with_hint,
 )
 from scheduler.policy import COEFFICIENT_BY_NAME, COEFFICIENTS, PRESETS
+from service.control.errors import ControlError
+from service.control.policy import PolicyVersion
+from service.store.errors import StoreError
 
 ENTRIES = State(ids.coefficient(ALL), "value")
 ENTRY_IDS = State(ids.coefficient(ALL), "id")
+UNAVAILABLE = (ControlError, StoreError)
 MAX_ACTOR = 100
 MAX_NOTE = 300
 
@@ -130,11 +134,13 @@ def _register_rebase(app: dash.Dash, room: ControlRoom) -> None:
     async def rebase(clicks: object, data: object, entries: object, fields: object) -> tuple[Any, ...]:
         if not clicks:
             raise dash.exceptions.PreventUpdate
-        version = await room.control.current()
+        try:
+            version = await room.control.current()
+        except UNAVAILABLE as error:
+            return outcome.refused("The version in force cannot be read now", str(error)), *_nothing_new()[1:]
         current = Loaded(version.version, version.config.as_dict())
         kept = rebased(read_loaded(data), read_entries(fields, entries), current)
-        history = history_rows(await room.control.history(HISTORY_LIMIT), version.version)
-        return None, None, current.as_json(entries=kept), in_force(version), history
+        return None, None, current.as_json(entries=kept), in_force(version), await _history(room, version)
 
 
 def _register_rollback(app: dash.Dash, room: ControlRoom) -> None:
@@ -151,7 +157,10 @@ def _register_rollback(app: dash.Dash, room: ControlRoom) -> None:
         if dash.ctx.triggered_id == ids.POLICY_ROLLBACK_CANCEL or clicked is None:
             return False, dash.no_update, None
         target = checks.whole_number("version", checks.mapping("clicked", clicked).get("version"))
-        version = await find_version(room.control, target)
+        try:
+            version = await find_version(room.control, target)
+        except UNAVAILABLE as error:
+            return True, outcome.refused("The history cannot be read now", str(error)), None
         loaded = read_loaded(data)
         changes = differences(loaded.values, version.config.as_dict())
         return True, outcome.rollback_preview(version, changes, loaded.version), target
@@ -194,6 +203,13 @@ async def _show(room: ControlRoom, result: Result) -> tuple[Any, ...]:
     version = result.version
     if version is None:
         return result.message, result.stale, dash.no_update, dash.no_update, dash.no_update
-    history = history_rows(await room.control.history(HISTORY_LIMIT), version.version)
     loaded = Loaded(version.version, version.config.as_dict())
-    return result.message, None, loaded.as_json(), in_force(version), history
+    return result.message, None, loaded.as_json(), in_force(version), await _history(room, version)
+
+
+async def _history(room: ControlRoom, current: PolicyVersion) -> Any:
+    """Rows of the history; what is shown stays when they cannot be read."""
+    try:
+        return history_rows(await room.control.history(HISTORY_LIMIT), current.version)
+    except UNAVAILABLE:
+        return dash.no_update

@@ -11,6 +11,7 @@ from dashboard.pages.policy.values import differences, show
 from service.control.policy import PolicyVersion
 
 HISTORY_LIMIT = 100
+GO_BACK = "Go back to this"
 HISTORY_COLUMNS = [
     number("version", "Version", "count", width=92),
     text("created", "When", width=196, cellClass="digits"),
@@ -34,12 +35,17 @@ def history_rows(history: Sequence[PolicyVersion], current: int) -> list[dict[st
             "note": version.note,
             "changes": _changes(version, by_version.get(version.parent_version or 0)),
             "state": version.state,
-            "can_go_back": version.state == "applied" and version.version != current,
-            "here": "in force" if version.version == current else "",
-            "back": "",
+            # The cell is drawn anew only when its value changes, so the value says what it shows.
+            "back": _back(version, current),
         }
         for version in history
     ]
+
+
+def _back(version: PolicyVersion, current: int) -> str:
+    if version.version == current:
+        return "in force"
+    return GO_BACK if version.state == "applied" else ""
 
 
 def _changes(version: PolicyVersion, parent: PolicyVersion | None) -> str:
