@@ -74,6 +74,13 @@ def test_websockets_are_refused_during_the_handshake(client: TestClient[Litestar
             pass
 
 
+def test_pages_are_told_to_use_no_websocket(client: TestClient[Litestar]) -> None:
+    index = client.get("/dashboard/").text
+    config = json.loads(index.split('id="_dash-config" type="application/json">')[1].split("</script>")[0])
+    assert "websocket" not in config
+    assert config["serve_locally"] is True
+
+
 def test_pages_only_answer_reading(client: TestClient[Litestar]) -> None:
     assert client.head("/dashboard/policy").status_code == 200
     assert client.post("/dashboard/policy", content="{}").status_code == 405
