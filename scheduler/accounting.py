@@ -79,14 +79,17 @@ def charge_interval(
     return open_deliveries
 
 
-def credit_delivery(resident: Resident, interval: DeliveryInterval, policy: PolicyConfig) -> None:
-    """Replaces the interval's zero deliveries by one; the first burst starts the delivery history (S9)."""
+def delivered_memory(interval: DeliveryInterval, policy: PolicyConfig) -> float:
+    """The delivery memory after the interval with one delivery in place of zero (S9).
+
+    The first burst starts the history with one delivery over its frame's duration; without a measured rate the
+    interval leaves the memory alone.
+    """
     if interval.memory_before is None:
-        resident.delivery_memory = interval.interval_ms
-    elif interval.rate is not None:
-        resident.delivery_memory = updated_memory(
-            interval.memory_before, interval.interval_ms, 1, interval.rate, policy.adaptation_ms
-        )
+        return interval.interval_ms
+    if interval.rate is None:
+        return interval.memory_before
+    return updated_memory(interval.memory_before, interval.interval_ms, 1, interval.rate, policy.adaptation_ms)
 
 
 def start_token_memory(

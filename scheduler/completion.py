@@ -22,10 +22,15 @@ class SubmittedFrame:
 
 @dataclasses.dataclass(slots=True)
 class CompletedFrame:
-    """The last completed frame, for its publications. `deliveries` loses an entry once it is credited."""
+    """The last completed frame, for its publications.
+
+    `unpublished`: lanes that emitted output which is not visible yet. `deliveries` loses an entry once it is credited.
+    """
 
     fence: int
+    completed_ns: int
     handles: frozenset[RequestHandle]
+    unpublished: set[RequestHandle]
     deliveries: dict[RequestHandle, DeliveryInterval]
 
 

@@ -113,7 +113,8 @@ class Alternative:
 class LedgerBalances:
     """Exploration ledgers in ms, before this plan's own charge. Zero until the ledgers exist (S7, S8).
 
-    `discovery_ms` is real: device time spent so far on graphs that had no estimate.
+    `discovery_ms` is real: service time (the larger of device and wall interval) spent so far on graphs that had no
+    estimate.
     """
 
     timing_credit_ms: float = 0.0

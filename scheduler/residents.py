@@ -50,14 +50,23 @@ class Resident:
         return self.consumed < self.spec.prompt_tokens
 
     @property
-    def active_decoder(self) -> bool:
-        """A decoding request with at least one visible output: it has an output age (S4)."""
-        return not self.prefilling and self.last_visible_ns is not None
-
-    @property
     def served(self) -> bool:
         """Some plan has served it."""
         return self.last_served_tick > 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProjectedResident:
+    """A resident as one decision sees it: visible output and delivery memory with expected deliveries (S10)."""
+
+    resident: Resident
+    last_visible_ns: int | None
+    delivery_memory: float | None
+
+    @property
+    def active_decoder(self) -> bool:
+        """A decoding request with at least one visible output: it has an output age (S4)."""
+        return not self.resident.prefilling and self.last_visible_ns is not None
 
 
 class Slots:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler.accounting import charge_interval, credit_delivery, freeze_participants, start_token_memory
+from scheduler.accounting import charge_interval, delivered_memory, freeze_participants, start_token_memory
 from scheduler.candidates import enumerate_candidates
 from scheduler.catalog import Catalog
 from scheduler.completion import CompletedFrame, SubmittedFrame, checked_interval, match_records
@@ -33,7 +33,7 @@ from scheduler.records import (
     RequestHandle,
     RequestSpec,
 )
-from scheduler.residents import Resident, Slots
+from scheduler.residents import ProjectedResident, Resident, Slots
 from scheduler.selection import make_plan, ranked
 from scheduler.value import DecisionContext
 
@@ -129,7 +129,8 @@ class RequestScheduler:
         residents = self._slots.runnable()
         if self._submitted is not None or not residents:
             return None
-        context = DecisionContext.of(residents, self._policy, self._measured(), self._now_ns)
+        views = [self._projected(resident) for resident in residents]
+        context = DecisionContext.of(views, self._policy, self._measured(), self._now_ns)
         ranking = ranked(enumerate_candidates(self.catalog, context))
         return make_plan(ranking, context, LedgerBalances(discovery_ms=self._discovery_ns / 1e6))
 
@@ -176,7 +177,8 @@ class RequestScheduler:
                 self._slots, frame.participants, served, interval.service_ns / 1e6, self._policy
             )
         self._submitted = None
-        self._completed = CompletedFrame(fence, frozenset(served), deliveries)
+        emitted = {record.handle for _, record in pairs if record.emitted_tokens}
+        self._completed = CompletedFrame(fence, self._now_ns, frozenset(served), emitted, deliveries)
         tokens = [token for lane, record in pairs for token in self._apply(lane, record)]
         self._start_missing_memories()
         return tokens
@@ -194,9 +196,10 @@ class RequestScheduler:
         if resident is None or resident.cancelled:
             return
         resident.last_visible_ns = self._now_ns
+        completed.unpublished.discard(handle)
         interval = completed.deliveries.pop(handle, None)
         if interval is not None:
-            credit_delivery(resident, interval, self._policy)
+            resident.delivery_memory = delivered_memory(interval, self._policy)
 
     def _apply(self, lane: PlanLane, record: CompletionRecord) -> list[GeneratedToken]:
         """One lane's completion: counters, the end of the request, the tokens to publish."""
@@ -220,6 +223,17 @@ class RequestScheduler:
             GeneratedToken(lane.handle, lane.request_id, token, first + i, finished if i == last else None)
             for i, token in enumerate(record.emitted_tokens)
         ]
+
+    def _projected(self, resident: Resident) -> ProjectedResident:
+        """The resident with its expected delivery: output that is complete but not visible yet counts as delivered
+        at its completion (S10). Without this, whoever was just served would look as if it were still waiting.
+        """
+        completed = self._completed
+        if completed is None or resident.handle not in completed.unpublished:
+            return ProjectedResident(resident, resident.last_visible_ns, resident.delivery_memory)
+        interval = completed.deliveries.get(resident.handle)
+        memory = resident.delivery_memory if interval is None else delivered_memory(interval, self._policy)
+        return ProjectedResident(resident, completed.completed_ns, memory)
 
     def _current_lane(self, lane: PlanLane, epoch: int) -> Resident:
         resident = self._slots.get(lane.handle)

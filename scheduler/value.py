@@ -8,7 +8,7 @@ import math
 from scheduler.plans import PlanParts
 from scheduler.policy import PolicyConfig
 from scheduler.rates import MeasuredGraphs
-from scheduler.residents import Resident
+from scheduler.residents import ProjectedResident, Resident
 
 LN2 = math.log(2.0)
 # Products up to 2**64 are left alone: ordinary decisions then have factor 1 and stay comparable.
@@ -19,10 +19,12 @@ FREE_EXPONENT = 64
 class LaneView:
     """One runnable resident as a decision sees it. Prices are scaled; age and sigma are ms.
 
-    `age_price` is the scaled decode_age_price for an active decoder and 0 for everyone else.
+    `active`: a decoding request with visible output. `age_price` is the scaled decode_age_price for an active
+    decoder and 0 for everyone else.
     """
 
     resident: Resident
+    active: bool
     token_price: float
     delivery_price: float
     age_ms: float
@@ -63,7 +65,7 @@ class DecisionContext:
 
     @classmethod
     def of(
-        cls, residents: list[Resident], policy: PolicyConfig, measured: MeasuredGraphs, now_ns: int
+        cls, residents: list[ProjectedResident], policy: PolicyConfig, measured: MeasuredGraphs, now_ns: int
     ) -> DecisionContext:
         """Freezes prices and ages of the runnable residents (in slot order) at `now_ns`."""
         ages = [_age_ms(r, now_ns) for r in residents]
@@ -75,8 +77,9 @@ class DecisionContext:
         sigma_ms = measured.decode_sigma_ms(decoders)
         lanes = tuple(
             LaneView(
-                resident=r,
-                token_price=token_fairness * (r.token_memory or 0.0),
+                resident=r.resident,
+                active=r.active_decoder,
+                token_price=token_fairness * (r.resident.token_memory or 0.0),
                 delivery_price=delivery_fairness * (r.delivery_memory or 0.0),
                 age_ms=age,
                 sigma_ms=sigma_ms if r.active_decoder else 0.0,
@@ -96,7 +99,7 @@ class DecisionContext:
     @property
     def active_decoders(self) -> int:
         """Decoding requests with at least one visible output."""
-        return sum(lane.resident.active_decoder for lane in self.lanes)
+        return sum(lane.active for lane in self.lanes)
 
 
 def known_parts(values: LaneSums, horizon_ms: float, context: DecisionContext) -> tuple[float, PlanParts]:
@@ -141,18 +144,18 @@ class LaneSums:
         return cls(token=token, delivery=lane.delivery_price if finishes else 0.0, age_relief=0.0)
 
 
-def _age_ms(resident: Resident, now_ns: int) -> float:
+def _age_ms(resident: ProjectedResident, now_ns: int) -> float:
     if not resident.active_decoder or resident.last_visible_ns is None:
         return 0.0
     return (now_ns - resident.last_visible_ns) / 1e6
 
 
-def _common_exponent(residents: list[Resident], ages: list[float], policy: PolicyConfig) -> int:
+def _common_exponent(residents: list[ProjectedResident], ages: list[float], policy: PolicyConfig) -> int:
     """max(0, largest binary exponent of coefficient * (memory or age) - 64), without forming the products."""
     memories = [1.0]
     deliveries = [1.0]
     for r in residents:
-        memories.append(r.token_memory or 0.0)
+        memories.append(r.resident.token_memory or 0.0)
         deliveries.append(r.delivery_memory or 0.0)
     largest = max(
         _exponent(policy.output_token_value),

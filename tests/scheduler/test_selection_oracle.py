@@ -12,7 +12,7 @@ from scheduler.plans import LedgerBalances
 from scheduler.rates import MeasuredGraphs
 from scheduler.records import RequestSpec
 from scheduler.reference.oracle import OracleRequest, all_choices, best_choice
-from scheduler.residents import Slots
+from scheduler.residents import ProjectedResident, Slots
 from scheduler.selection import make_plan, ranked
 from scheduler.value import DecisionContext
 from tests.scheduler.conftest import decode, prefill
@@ -58,13 +58,14 @@ def as_oracle(resident):
         remaining_prompt=resident.remaining_prompt,
         token_memory=resident.token_memory or 0.0,
         delivery_memory=resident.delivery_memory or 0.0,
-        age_ms=(NOW - resident.last_visible_ns) / 1e6 if resident.active_decoder else None,
+        age_ms=(NOW - resident.last_visible_ns) / 1e6 if resident.last_visible_ns is not None else None,
         last_served_tick=resident.last_served_tick,
     )
 
 
 def decide(catalog, slots, policy):
-    context = DecisionContext.of(slots.runnable(), policy, MeasuredGraphs.of(catalog, NOW), NOW)
+    views = [ProjectedResident(r, r.last_visible_ns, r.delivery_memory) for r in slots.runnable()]
+    context = DecisionContext.of(views, policy, MeasuredGraphs.of(catalog, NOW), NOW)
     ranking = ranked(enumerate_candidates(catalog, context))
     winner = ranking[0] if ranking and ranking[0].eligible else None
     return winner, ranking, context
