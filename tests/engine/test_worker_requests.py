@@ -1,4 +1,4 @@
-"""Requests through the worker loop: endings, cancels, admission, refusals, phases."""
+"""Requests through the worker loop: endings, admission, refusals, failures, and all of it at random."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.records import FinishReason, RequestSpec
-from service.engine.requests import Ending, EngineRequest, phases
 from service.ipc.messages import Accepted, EngineReady, Hello, Sampling
 from service.journal.records import LaneOutcome, OutputPublished, RequestAdmitted, RunStarted
 
@@ -50,134 +48,6 @@ def test_one_output_token_tells_the_whole_prompt_was_used(rig):
     rig.settle()
     assert rig.tokens("a")[-1].prompt_tokens == 100
     assert rig.ending("a").finish_reason == "length"
-
-
-def reach_queued(rig):
-    for name in ("x", "y"):
-        rig.submit(name, output=100)
-    rig.submit("a")
-    rig.device.automatic = False
-    rig.step()
-    assert rig.core.table.waiting == 1
-
-
-def reach_admitted(rig):
-    rig.device.automatic = False
-    rig.submit("x")
-    rig.submit("a", prompt=200)
-    rig.step()
-    assert rig.core.in_flight.plan.lanes[0].request_id != "a" or len(rig.device.frames) == 1
-
-
-def reach_running(rig):
-    rig.device.automatic = False
-    rig.submit("a")
-    rig.step()
-    assert rig.core.in_flight is not None
-
-
-def reach_token(rig):
-    reach_running(rig)
-    rig.device.finish()
-
-
-def reach_last_token(rig):
-    rig.device.automatic = False
-    rig.submit("a", output=1)
-    rig.step()
-    rig.device.finish()
-
-
-PHASES = {
-    "queued": (reach_queued, {"slots": 2}),
-    "admitted": (reach_admitted, {}),
-    "running": (reach_running, {}),
-    "with a token": (reach_token, {}),
-    "on the last token": (reach_last_token, {}),
-}
-
-
-@pytest.mark.parametrize("reason", ["abort", "stop"])
-@pytest.mark.parametrize("cancels", [1, 2])
-@pytest.mark.parametrize("phase", PHASES)
-def test_a_cancel_in_any_phase_gives_exactly_one_terminal_state(make_rig, phase, cancels, reason):
-    reach, device = PHASES[phase]
-    rig = make_rig(**device)
-    reach(rig)
-    for _ in range(cancels):
-        rig.cancel("a", reason)
-    rig.step(2)
-    rig.cancel("a", reason)
-    rig.step(2)
-    expected = "length" if phase == "on the last token" else reason
-    assert rig.ending("a").finish_reason == expected
-    rig.device.automatic = True
-    rig.submit("b", client=b"B")
-    for name in ("x", "y"):
-        rig.cancel(name)
-    rig.settle()
-    assert rig.ending("b").finish_reason == "length"
-    assert rig.device.held_pages() == 0
-    assert not [plan for plan in rig.plans()[1:] for lane in plan.lanes if lane.request_id == "a"]
-
-
-def test_tokens_before_an_abort_stay_counted_and_one_in_the_running_graph_does_not(rig):
-    rig.device.automatic = False
-    rig.submit("a", output=100)
-    rig.step()
-    for _ in range(10):
-        rig.device.finish()
-        rig.step()
-    rig.cancel("a")
-    rig.step()
-    rig.device.finish()
-    rig.step(3)
-    assert len(rig.text("a")) == 10
-    assert rig.ending("a").output_tokens == 10
-    assert rig.metric("flare_output_tokens_total") == 10
-    assert sum(lane.committed_tokens for done in rig.completions() for lane in done.lanes) == 10
-
-
-def test_a_cancel_frees_the_pages_when_the_running_graph_ends(rig):
-    rig.device.automatic = False
-    rig.submit("a", output=60)
-    rig.step()
-    rig.cancel("a")
-    rig.step()
-    assert rig.ending
-    assert rig.metric("flare_requests_running") == 0
-    assert rig.metric("flare_kv_pages_used") == 4
-    rig.device.finish()
-    rig.step()
-    assert rig.metric("flare_kv_pages_used") == 0
-    assert rig.device.running is None
-
-
-def test_another_clients_cancel_and_an_unknown_id_change_nothing(rig):
-    rig.device.automatic = False
-    rig.submit("a")
-    rig.step()
-    rig.cancel("a", client=b"B")
-    rig.cancel("nobody")
-    rig.step()
-    rig.device.automatic = True
-    rig.settle()
-    assert rig.ending("a").finish_reason == "length"
-
-
-def test_a_request_id_is_free_again_after_a_cancel_even_while_its_graph_runs(rig):
-    rig.device.automatic = False
-    rig.submit("a", output=2)
-    rig.step()
-    rig.cancel("a")
-    rig.submit("a", output=2, first=30)
-    rig.device.scripts[30] = [60, 61]
-    rig.step()
-    rig.device.automatic = True
-    rig.settle()
-    assert [m.finish_reason for m in rig.tokens("a") if m.finish_reason] == ["abort", "length"]
-    assert rig.text("a") == [60, 61]
-    assert rig.tokens("a")[-1].prompt_tokens == 4  # the cancelled one's prompt is not the new one's
 
 
 def test_a_request_larger_than_the_pool_is_refused_and_the_next_one_is_served(make_rig):
@@ -322,99 +192,6 @@ def test_a_failed_lane_ends_its_own_request_only(rig):
     rig.settle()
     assert (rig.ending("a").finish_reason, rig.ending("a").error) == ("error", "not finite")
     assert (rig.ending("b").finish_reason, rig.ending("b").output_tokens) == ("length", 9)
-
-
-def test_a_graph_that_fails_under_a_cancelled_request_gives_it_no_second_ending(rig):
-    reach_running(rig)
-    rig.cancel("a")
-    rig.step()
-    rig.device.error = "broken"
-    rig.device.finish()
-    rig.device.automatic = True
-    rig.settle()
-    assert rig.ending("a").finish_reason == "abort"
-
-
-def test_a_vanished_clients_requests_stop_costing(make_rig):
-    rig = make_rig(slots=2)
-    rig.device.automatic = False
-    for name in ("a", "b", "c"):
-        rig.submit(name, output=50)
-    rig.submit("other", client=b"B")
-    rig.step()
-    rig.transport.gone.add(b"A")
-    rig.clock.advance(600 * MS)
-    rig.step()  # no tokens to send: the look each half second notices
-    rig.device.automatic = True
-    rig.settle()
-    for name in ("a", "b", "c"):
-        assert rig.ending(name).finish_reason == "abort"
-        assert rig.ending(name).error == "the client went away"
-    assert rig.ending("other").finish_reason == "length"
-    assert len(rig.plans()) == 1 + 4
-    assert rig.core.clients == {b"B"}
-
-
-def test_tokens_that_reach_nobody_are_not_reported_as_published(rig):
-    rig.submit("a", output=50)
-    rig.step()
-    rig.transport.gone.add(b"A")
-    rig.step(2)
-    assert rig.journal.of(OutputPublished) == []
-    assert rig.ending("a").finish_reason == "abort"
-    assert rig.ending("a").output_tokens == 1
-    assert rig.core.table.running == 0
-
-
-def test_a_request_that_ends_as_its_client_vanishes_keeps_its_own_ending(rig):
-    rig.submit("a", output=1)
-    rig.step()
-    rig.transport.gone.add(b"A")
-    rig.step(2)
-    assert rig.ending("a").finish_reason == "length"
-
-
-def test_phases_add_up_and_each_belongs_where_the_time_went(rig):
-    rig.device.automatic = False
-    rig.clock.advance(10 * MS)
-    rig.submit("a", output=2, arrived_ns=rig.clock() - 10 * MS, tokenize_ns=3 * MS)
-    rig.clock.advance(5 * MS)
-    rig.step()
-    rig.device.finish(40 * MS)
-    rig.clock.advance(1 * MS)
-    rig.step()
-    rig.device.finish(30 * MS)
-    rig.clock.advance(2 * MS)
-    rig.step(2)
-    done, arrived = rig.ending("a"), rig.arrived("a")
-    assert (done.queue_ns, done.prefill_ns, done.decode_ns, done.publish_ns) == (12 * MS, 40 * MS, 31 * MS, 2 * MS)
-    parts = arrived.tokenize_ns + done.queue_ns + done.prefill_ns + done.decode_ns + done.publish_ns
-    assert parts == done.finished_ns - arrived.arrived_ns
-
-
-@pytest.mark.parametrize("arrived", [0, -(2**62), 2**62])
-def test_times_that_cannot_be_still_give_phases_that_add_up(rig, arrived):
-    rig.submit("a", arrived_ns=rig.clock() + arrived, tokenize_ns=2**62)
-    rig.settle()
-    done, came = rig.ending("a"), rig.arrived("a")
-    parts = (done.queue_ns, done.prefill_ns, done.decode_ns, done.publish_ns)
-    assert min(parts) >= 0
-    assert came.tokenize_ns + sum(parts) == done.finished_ns - came.arrived_ns
-
-
-marks = st.one_of(st.none(), st.integers(0, 1000))
-
-
-@given(marks, marks, st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000))
-def test_phases_are_never_negative_and_always_sum_to_the_whole(commit, output, decided, finished, arrived, tokenize):
-    request = EngineRequest(
-        b"", RequestSpec("a", 1, 1, 2), [1], Sampling(), frozenset(), arrived, tokenize, None, commit, output
-    )
-    finished += arrived + tokenize
-    got = phases(request, Ending(FinishReason.STOP, None, decided), finished)
-    parts = (got.queue_ns, got.prefill_ns, got.decode_ns, got.publish_ns)
-    assert min(parts) >= 0
-    assert sum(parts) + tokenize == finished - arrived
 
 
 @settings(max_examples=8, deadline=None)
