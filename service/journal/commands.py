@@ -1,15 +1,12 @@
 """`helios journal dump` and `helios journal verify`: what a journal holds, and whether all of it is whole.
 
-Both only read. They return the lines to print, so that the command line decides on colours and `--json`.
+Both only read. They return what to print; service.cli.journal prints it.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
 import pathlib
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -96,32 +93,6 @@ def verify(directory: pathlib.Path) -> Verification:
         [f"{gap.reason} ({gap.lost_records} records)" for gap in gaps],
         sum(gap.lost_records for gap in gaps),
     )
-
-
-def main(arguments: list[str]) -> int:
-    """`python -m service.journal dump|verify DIRECTORY [--json]`. Exit code 1: something is damaged; 2: wrong usage."""
-    parser = argparse.ArgumentParser(
-        prog="helios journal",
-        description="Look into a journal.",
-        epilog="example: helios journal verify DIRECTORY",
-    )
-    parser.add_argument("command", choices=["dump", "verify"])
-    parser.add_argument("directory", type=pathlib.Path)
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table (verify)")
-    options = parser.parse_args(arguments)
-    try:
-        if options.command == "dump":
-            for line in dump(options.directory):
-                print(json.dumps(line))
-            return 0
-        result = verify(options.directory)
-    except JournalUnwritable as error:
-        print(error, file=sys.stderr)
-        return 2
-    except BrokenPipeError:
-        return 0
-    print(json.dumps(dataclasses.asdict(result)) if options.json else "\n".join(describe(result)))
-    return 0 if result.whole else 1
 
 
 def describe(result: Verification) -> list[str]:
