@@ -33,6 +33,7 @@ PROGRESS_WORDS = 6
 ID_FILE = "journal.id"
 LOCK_FILE = "writer.lock"
 SPARE_FILE = "spare.segment"
+FRESH_FILE = "fresh.segment"
 OPEN, SEALED, CLOSED = 0, 1, 2
 """States of a segment: being written; the next segment follows; its run ended in order."""
 

@@ -8,6 +8,7 @@ counted, never the engine.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import pathlib
@@ -22,6 +23,7 @@ from service.journal.segments import (
     CLOSED,
     EVICTED_WORD,
     FRAME,
+    FRESH_FILE,
     HEADER_BYTES,
     LOCK_FILE,
     OPEN,
@@ -36,6 +38,7 @@ from service.journal.segments import (
     pack_header,
     store_progress,
 )
+from service.journal.status import LOSSES, OVER_BUDGET, UNWRITABLE, JournalStatus, cause_of
 
 RETRY_NS = 100_000_000
 """How often a new segment is tried for while the disk is full."""
@@ -72,7 +75,8 @@ class JournalWriter:
         self.journal_id = journal_identity(self.directory)
         self._lock = _lock(self.directory)
         tail = find_tail(self.directory, self.journal_id)
-        (self.directory / SPARE_FILE).unlink(missing_ok=True)
+        for name in (SPARE_FILE, FRESH_FILE):
+            (self.directory / name).unlink(missing_ok=True)
         self._number = tail.number
         self._sequence = tail.sequence
         self._fence = 0
@@ -80,7 +84,8 @@ class JournalWriter:
         self._sync_ns = sync_ms * 1_000_000
         self._synced_ns = self._monotonic_ns
         self._dirty = False
-        self._dropped = 0
+        self._lost = dict.fromkeys(LOSSES, 0)
+        self._stuck: str | None = None
         self._retry_ns = 0
         self._buffer = bytearray(64 << 10)
         self._segment: OpenSegment | None = None
@@ -98,7 +103,12 @@ class JournalWriter:
     @property
     def lost_records(self) -> int:
         """Records that will never reach a sink because of this writer."""
-        return self._dropped + self._keeper.newly_evicted
+        return sum(self._lost.values()) + self._keeper.newly_evicted
+
+    def status(self) -> JournalStatus:
+        """What went wrong so far, and whether it still does."""
+        lost = {**self._lost, OVER_BUDGET: self._keeper.newly_evicted}
+        return JournalStatus(lost, self._keeper.sync_failures, self._stuck if self._keeper.refuses else None)
 
     def append(self, records: Sequence[Record], last_fence: int) -> None:
         """Hand `records` to the operating system as one frame; `last_fence` is the last committed fence.
@@ -124,11 +134,13 @@ class JournalWriter:
         FRAME.pack_into(buffer, 0, size - FRAME.size, zlib.crc32(buffer), self._sequence)
         try:
             written = os.pwrite(self._fd, buffer, self._end)
-        except OSError:
-            written = 0
+            error = None
+        except OSError as refusal:
+            written, error = 0, refusal
         self._sequence += count
         if written != size:
-            self._give_up_segment(count)
+            # A write that is cut short says no reason; the next one would: no space.
+            self._give_up_segment(count, error or OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
             return
         end = self._end = self._end + size
         self._dirty = True
@@ -141,11 +153,12 @@ class JournalWriter:
 
     def sync_if_due(self, now_ns: int) -> None:
         """Ask the helper thread for an fdatasync when records are unsynced and sync_ms have passed."""
-        if self._dirty and now_ns - self._synced_ns >= self._sync_ns:
-            self._dirty = False
+        if (self._dirty or self._stuck) and now_ns - self._synced_ns >= self._sync_ns:
             self._synced_ns = now_ns
             # The spare is made once a segment is half full, so that rotation finds it.
-            self._keeper.request(sync_fd=self._fd, spare=self._end * 2 > self._limit)
+            spare = self._end * 2 > self._limit or self._stuck is not None
+            self._keeper.request(sync_fd=self._fd if self._dirty else -1, spare=spare)
+            self._dirty = False
 
     def close(self) -> None:
         """Sync, mark the segment as ended in order, and let the next writer in. Idempotent."""
@@ -163,7 +176,7 @@ class JournalWriter:
             with contextlib.suppress(Exception):
                 encoder.encode(record)
                 kept.append(record)
-        self._drop(len(records) - len(kept))
+        self._drop(len(records) - len(kept), UNWRITABLE)
         encoder.encode_into(kept, self._buffer, FRAME.size)
         return len(kept)
 
@@ -172,7 +185,7 @@ class JournalWriter:
         room = self._segment_bytes - HEADER_BYTES
         if size > room:
             self._fence = last_fence
-            self._drop(count)
+            self._drop(count, UNWRITABLE)
             raise FrameTooLarge(
                 f"{count} records of one iteration take {size} bytes; a journal segment has room for {room}. "
                 "Raise --journal-budget"
@@ -180,7 +193,8 @@ class JournalWriter:
         if self._open_next():
             return True
         self._fence = last_fence
-        self._drop(count)
+        assert self._stuck is not None
+        self._drop(count, self._stuck)
         return False
 
     def _open_next(self) -> bool:
@@ -191,9 +205,11 @@ class JournalWriter:
         number = self._number + 1
         try:
             segment = self._keeper.take(number, pack_header(self._header(number)))
-        except OSError:
+        except OSError as error:
             self._retry_ns = now_ns + RETRY_NS
+            self._stuck = cause_of(error)
             return False
+        self._stuck = None
         self._leave_segment(SEALED)
         self._number = number
         self._segment = segment
@@ -216,9 +232,11 @@ class JournalWriter:
             self.run_id,
         )
 
-    def _give_up_segment(self, count: int) -> None:
+    def _give_up_segment(self, count: int, error: OSError) -> None:
         """The disk took only part of a frame: its records are lost, and the next append opens a new segment."""
-        self._dropped += count
+        self._lost[cause_of(error)] += count
+        if self._segment is not None and not self._segment.reserved:
+            self._keeper.refuse(error)
         self._leave_segment(OPEN)
 
     def _leave_segment(self, state: int) -> None:
@@ -230,9 +248,9 @@ class JournalWriter:
         self._fd = -1
         self._end = self._limit = 0
 
-    def _drop(self, count: int) -> None:
+    def _drop(self, count: int, cause: str) -> None:
         """Count records as lost and leave their numbers out, by which every reader sees the loss too."""
-        self._dropped += count
+        self._lost[cause] += count
         self._sequence += count
         if self._segment is not None:
             self._note(OPEN)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pathlib
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -53,12 +55,45 @@ def read_all(directory: pathlib.Path, position: Position | None = None) -> tuple
     return records, gaps
 
 
+class Disk:
+    """While `full`, no file gets blocks and no write is taken; everything else goes to the real disk."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.full = False
+        for name in ("posix_fallocate", "pwrite"):
+            monkeypatch.setattr(os, name, self._guarded(getattr(os, name)))
+
+    def _guarded(self, call: Callable) -> Callable:
+        def guarded(*arguments):
+            if self.full:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return call(*arguments)
+
+        return guarded
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """For what the keeper's thread does; fails after half a minute."""
+    pause = threading.Event()
+    for _ in range(3000):
+        if condition():
+            return
+        pause.wait(0.01)
+    raise AssertionError("it did not happen")
+
+
+@pytest.fixture
+def disk(monkeypatch) -> Disk:
+    return Disk(monkeypatch)
+
+
 @pytest.fixture
 def helpers():
     class Helpers:
         plan = staticmethod(plan_record)
         filler = staticmethod(filler)
         kill = staticmethod(kill)
+        wait_until = staticmethod(wait_until)
         read_all = staticmethod(read_all)
 
     return Helpers

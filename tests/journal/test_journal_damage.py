@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import json
 import os
 import struct
 
@@ -11,6 +9,7 @@ import pytest
 
 from service.journal import commands
 from service.journal import writer as writer_module
+from service.journal.errors import JournalUnwritable
 from service.journal.reader import Batch, JournalReader, Position
 from service.journal.segments import (
     HEADER_BYTES,
@@ -244,50 +243,6 @@ def test_a_reader_that_was_overtaken_knows_exactly_what_it_missed(open_writer, h
     assert "segment 1 is gone" in gaps[0].reason
 
 
-def test_a_full_disk_costs_records_and_not_the_engine(open_writer, helpers, tmp_path, monkeypatch):
-    writer = open_writer()
-    monkeypatch.setattr(writer_module, "RETRY_NS", 0)
-    real = os.posix_fallocate
-
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    for fence in range(1, 101):
-        writer.append([helpers.plan(fence), *helpers.filler(fence, 800)], fence)
-    lost = writer.lost_records
-    assert 0 < lost < 200
-    monkeypatch.setattr(os, "posix_fallocate", real)
-    writer.append([helpers.plan(101)], 101)
-    assert writer.lost_records == lost
-    records, gaps = helpers.read_all(tmp_path / "journal")
-    assert records[-1].fence == 101
-    assert [gap.lost_records for gap in gaps] == [lost]
-    assert gaps[0].to_fence == 100
-    assert gaps[0].from_fence == records[-2].fence + 1
-
-
-def test_a_disk_that_is_full_from_the_start_is_survived(helpers, tmp_path, monkeypatch):
-    monkeypatch.setattr(writer_module, "RETRY_NS", 0)
-    real = os.posix_fallocate
-    calls = []
-
-    def full_twice(*call):
-        calls.append(call)
-        if len(calls) <= 2:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return real(*call)
-
-    monkeypatch.setattr(os, "posix_fallocate", full_twice)
-    writer = writer_module.JournalWriter(tmp_path, run_id="r", segment_bytes=64 << 10, budget_bytes=1 << 20)
-    writer.append([helpers.plan(1)], 1)
-    writer.append([helpers.plan(2)], 2)
-    assert writer.lost_records == 1
-    records, _gaps = helpers.read_all(tmp_path)
-    assert [record.fence for record in records] == [2]
-    writer.close()
-
-
 def test_a_failed_write_costs_its_frame_and_opens_a_new_segment(open_writer, helpers, tmp_path, monkeypatch):
     writer = open_writer()
     writer.append([helpers.plan(1)], 1)
@@ -329,27 +284,26 @@ def test_the_helper_thread_syncs_at_most_once_per_interval(open_writer, helpers,
     assert 1 <= len(synced) <= 4  # two intervals at most, and the close
 
 
-def test_verify_and_dump_tell_a_whole_journal(journal, capsys):
+def test_verify_and_dump_tell_a_whole_journal(journal):
     result = commands.verify(journal)
     assert result.whole
     assert sum(segment.records for segment in result.segments) == 2 * FRAMES
     assert result.segments[-1].state == "closed"
-    assert commands.main(["verify", str(journal)]) == 0
-    assert "everything is whole" in capsys.readouterr().out
-    assert commands.main(["dump", str(journal)]) == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert commands.describe(result)[-1] == "everything is whole"
+    lines = list(commands.dump(journal))
     assert len(lines) == 2 * FRAMES
     assert lines[0]["record"] == "PlanCommitted"
     assert lines[0]["shape"]["kind"] == "decode"
 
 
-def test_verify_names_a_missing_end_and_a_wrong_directory(journal, capsys, tmp_path):
+def test_verify_names_a_missing_end_and_a_wrong_directory(journal, tmp_path):
     last = segment_numbers(journal)[-1]
     path = segment_path(journal, last)
     data = path.read_bytes()
     path.write_bytes(data[:HEADER_BYTES] + bytes(len(data) - HEADER_BYTES))
-    assert commands.main(["verify", "--json", str(journal)]) == 1
-    assert "records are missing" in json.loads(capsys.readouterr().out)["segments"][-1]["problem"]
-    assert commands.main(["verify", str(tmp_path / "nowhere")]) == 2
-    assert "nowhere" in capsys.readouterr().err
+    result = commands.verify(journal)
+    assert not result.whole
+    assert "records are missing" in result.segments[-1].problem
+    with pytest.raises(JournalUnwritable, match="nowhere"):
+        commands.verify(tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
