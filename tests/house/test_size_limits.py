@@ -6,7 +6,7 @@ import ast
 import pathlib
 from collections.abc import Iterator
 
-FOLDERS = ("scheduler", "gpu", "service", "dashboard", "migrations", "deploy", "benchmarks")
+FOLDERS = ("scheduler", "gpu", "service", "dashboard", "migrations", "deploy", "benchmarks", "tests")
 FILE_LINES = 400
 FUNCTION_LINES = 60
 
