@@ -6,6 +6,7 @@ import ast
 import pathlib
 import subprocess
 import sys
+import tomllib
 
 PACKAGES = ("scheduler", "gpu", "service", "dashboard", "migrations")
 READS_ENVIRONMENT = {"service/settings.py"}
@@ -21,6 +22,19 @@ def test_the_one_way_rule_holds(root: pathlib.Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 broken" in done.stdout
+
+
+def test_a_new_module_of_the_scheduler_is_closed_to_gpu_and_to_the_reference(root: pathlib.Path) -> None:
+    """Both contracts name what is forbidden, so a module that neither allows nor forbids would slip in."""
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = [c for c in project["tool"]["importlinter"]["contracts"] if c["type"] == "forbidden"]
+    modules = {f"scheduler.{path.stem}" for path in (root / "scheduler").iterdir() if not path.stem.startswith("__")}
+    for source, allowed in (
+        ("gpu", {"shapes", "records", "errors", "plans"}),
+        ("scheduler.reference", {"shapes", "policy", "errors", "plans", "reference"}),
+    ):
+        forbidden = {name for c in contracts if source in c["source_modules"] for name in c["forbidden_modules"]}
+        assert modules - forbidden == {f"scheduler.{name}" for name in allowed}, source
 
 
 def reads_environment(source: str) -> bool:
