@@ -1,9 +1,8 @@
-"""Fixtures for every test: fresh trace stores on SQLite and PostgreSQL."""
+"""Fixtures for every test: fresh trace stores on SQLite and PostgreSQL, and a browser."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import pathlib
 import shutil
 import sys
@@ -15,10 +14,13 @@ import sqlalchemy as sa
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))  # tests import `factories` by name
 
+from needs import missing
 from postgresql_server import NoServer, server_url
 
 from service.store.database import open_database, upgrade, write_transaction
 from service.store.tables import metadata
+
+pytest_plugins = ["chromium"]
 
 
 @pytest.fixture(scope="session")
@@ -43,9 +45,7 @@ def _postgresql_server() -> Iterator[sa.URL]:
         with server_url() as url:
             yield url
     except NoServer as error:
-        if os.environ.get("CI"):
-            pytest.fail(f"CI needs PostgreSQL: {error}", pytrace=False)
-        pytest.skip(str(error))
+        missing(f"tests on PostgreSQL need a server (Debian: apt-get install postgresql): {error}")
 
 
 @contextlib.contextmanager

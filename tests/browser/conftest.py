@@ -1,10 +1,8 @@
-"""A real Chromium, and the dashboard served by itself over a filled store."""
+"""The dashboard served by itself over a filled store; the browser is in tests/chromium.py."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -15,44 +13,10 @@ import sqlalchemy as sa
 import uvicorn
 from factories import FilledStore, fill_store
 from litestar import Litestar
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from dashboard import create_dashboard
 from dashboard.asgi import mount
 from service.control.policy import PolicyControl
-
-CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM_ARGUMENTS = (
-    *("--no-sandbox", "--headless", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-)
-PATIENCE_MS = 30_000
-INSTRUCTION = (
-    "browser tests need a Chromium: install one (Debian: apt-get install chromium) so that "
-    f"{', '.join(CHROMIUM_NAMES)} is on PATH, or set HELIOS_TEST_CHROMIUM to its path"
-)
-
-
-@pytest.fixture(scope="session")
-def chromium_path() -> str:
-    """Any Chromium of this machine; without one the test is skipped, and fails under CI."""
-    named = os.environ.get("HELIOS_TEST_CHROMIUM")
-    found = named or next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
-    if found is None or not os.access(found, os.X_OK):
-        if os.environ.get("CI"):
-            pytest.fail(INSTRUCTION, pytrace=False)
-        pytest.skip(INSTRUCTION)
-    return found
-
-
-@pytest.fixture(scope="session")
-def browser(chromium_path: str) -> Iterator[Browser]:
-    """One browser process for the session."""
-    expect.set_options(timeout=PATIENCE_MS)
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=chromium_path, args=CHROMIUM_ARGUMENTS)
-        yield launched
-        launched.close()
 
 
 class Engine:
@@ -121,50 +85,3 @@ def address(store: sa.Engine, filled: FilledStore, fake_engine: Engine) -> Itera
     """The dashboard over the filled store."""
     with serving(store, fake_engine) as url:
         yield url
-
-
-class Watch:
-    """What a page did that no page may do."""
-
-    def __init__(self) -> None:
-        self.console: list[str] = []
-        self.requests: list[str] = []
-        self.failures: list[str] = []
-
-    def follow(self, page: Page) -> None:
-        page.on("console", lambda message: self._said(message.type, message.text))
-        page.on("pageerror", lambda error: self.console.append(f"page error: {error}"))
-        page.on("request", lambda request: self.requests.append(request.url))
-        page.on("response", lambda response: self._answered(response.status, response.url))
-        page.on("websocket", lambda socket_: self.requests.append(socket_.url))
-
-    def _said(self, kind: str, text: str) -> None:
-        if kind in ("error", "warning"):
-            self.console.append(f"{kind}: {text}")
-
-    def _answered(self, status: int, url: str) -> None:
-        if status >= 400:
-            self.failures.append(f"{status} {url}")
-
-
-@pytest.fixture
-def watch() -> Watch:
-    return Watch()
-
-
-@pytest.fixture
-def context(browser: Browser) -> Iterator[BrowserContext]:
-    made = browser.new_context(viewport={"width": 1280, "height": 800}, color_scheme="light", locale="en-US")
-    made.set_default_timeout(PATIENCE_MS)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def page(context: BrowserContext, watch: Watch) -> Iterator[Page]:
-    """A page at 1280×800. The test fails if it says anything on its console or asks for anything that is refused."""
-    made = context.new_page()
-    watch.follow(made)
-    yield made
-    assert watch.console == []
-    assert watch.failures == []
