@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import threading
 import time
 from collections.abc import Sequence
 
@@ -20,6 +19,7 @@ from service.journal.records import (
     RunEnded,
     RunStarted,
 )
+from service.recorder.offsets import OTLP_SINK, SQL_SINK
 from service.telemetry.shared import MetricsWriter
 
 _TIME_FIELD: dict[type, str] = {
@@ -42,12 +42,16 @@ def record_ns(record: Record) -> int:
 
 
 class SinkGauges:
-    """Records delivered, lag and losses of one sink. Used by that sink's thread only; losses are shared."""
+    """Records delivered, lag and losses of one sink. Used by that sink's thread only.
 
-    def __init__(self, metrics: MetricsWriter, sink: str, lost: LostRecords) -> None:
+    A lost record is counted once, by the SQL sink, which every recorder has; the OTLP sink counts lost spans.
+    """
+
+    def __init__(self, metrics: MetricsWriter, sink: str) -> None:
         self._records = metrics.counter("flare_trace_records_total", sink)
         self._lag = metrics.gauge("flare_trace_lag_seconds", sink)
-        self._lost = lost
+        self._lost_records = metrics.counter("flare_trace_lost_records_total") if sink == SQL_SINK else None
+        self._lost_spans = metrics.counter("flare_trace_lost_spans_total") if sink == OTLP_SINK else None
 
     def behind(self, items: Sequence[Batch | Gap]) -> None:
         """These items wait: the lag is the age of their oldest record."""
@@ -60,24 +64,13 @@ class SinkGauges:
         """Nothing waits."""
         self._lag.set(0.0)
 
-    def delivered(self, records: int, lost: int) -> None:
-        """`records` records arrived, of which `lost` were refused, or more were missing before them."""
+    def delivered(self, records: int, lost_records: int, lost_spans: int) -> None:
+        """`records` records arrived; the others can never arrive."""
         self._records.inc(records)
-        self._lost.add(lost)
-
-
-class LostRecords:
-    """flare_trace_lost_records_total, which every sink's thread adds to."""
-
-    def __init__(self, metrics: MetricsWriter) -> None:
-        self._counter = metrics.counter("flare_trace_lost_records_total")
-        self._lock = threading.Lock()
-
-    def add(self, count: int) -> None:
-        """Count records that a sink can never receive."""
-        if count:
-            with self._lock:
-                self._counter.inc(count)
+        if self._lost_records is not None:
+            self._lost_records.inc(lost_records)
+        if self._lost_spans is not None:
+            self._lost_spans.inc(lost_spans)
 
 
 class WalGauge:

@@ -67,7 +67,7 @@ class OtlpSink:
         """Send the spans that end in these items, then note the position."""
         state, run_id, run_open = self._open.copy(), self.run_id, self.run_open
         spans: list[Span] = []
-        delivered, lost = 0, 0
+        delivered, lost, lost_spans = 0, 0, 0
         for item in items:
             known = self._sent is not None and item.position[:2] <= self._sent[:2]
             if isinstance(item, Gap):
@@ -75,7 +75,7 @@ class OtlpSink:
                 continue
             if item.run_id != run_id:
                 # One request speaks for one run; a pump's items are of one run, so this comes first or not at all.
-                lost += self._send(state, [*spans, *state.lose_all()])
+                lost_spans += self._send(state, [*spans, *state.lose_all()])
                 spans, run_id, run_open = [], item.run_id, True
                 state = OpenSpans(run_id, RunClock(item.wall_ns, item.monotonic_ns))
             ended, failed = state.add(item.records, item.start)
@@ -85,13 +85,14 @@ class OtlpSink:
                 spans.extend(ended)
                 delivered += len(item.records) - failed
                 lost += failed
-        lost += self._send(state, spans)
+                lost_spans += failed
+        lost_spans += self._send(state, spans)
         self._open, self.run_id, self.run_open = state, run_id, run_open
         if self._sent is None or items[-1].position[:2] > self._sent[:2]:
             self._sent = items[-1].position
             self._unsaved = _Progress(self._sent, state.oldest() or self._sent)
             self._save()
-        return Delivery(delivered, lost)
+        return Delivery(delivered, lost, lost_spans)
 
     def close_lost_run(self) -> None:
         """The writer is gone without a last word: what is open ends as lost."""

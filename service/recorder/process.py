@@ -22,7 +22,7 @@ from service.journal.errors import JournalError
 from service.journal.segments import journal_identity
 from service.process import guard_child, install_stop_handler
 from service.recorder.collector import Collector
-from service.recorder.gauges import LostRecords, SinkGauges, WalGauge
+from service.recorder.gauges import SinkGauges, WalGauge
 from service.recorder.offsets import OTLP_OPEN, OTLP_SINK, SQL_SINK, ShippedSegments
 from service.recorder.otlp_sink import OtlpSink
 from service.recorder.pump import Pump, Sink
@@ -60,9 +60,8 @@ class Recorder:
         if settings.otlp_endpoint:
             sinks.append(OtlpSink(self._engine, journal_id, Collector(settings.otlp_endpoint)))
         shipped = ShippedSegments(directory, *(sink.name for sink in sinks))
-        lost = LostRecords(self._metrics)
         self._threads = {
-            sink.name: self._thread(directory, sink, SinkGauges(self._metrics, sink.name, lost), shipped.passed)
+            sink.name: self._thread(directory, sink, SinkGauges(self._metrics, sink.name), shipped.passed)
             for sink in sinks
         }
 

@@ -43,10 +43,11 @@ UNAVAILABLE = (StoreError, exc.SQLAlchemyError, SinkUnavailable, OSError)
 
 
 class Delivery(NamedTuple):
-    """Records that arrived, and records that can never arrive."""
+    """Records that arrived, records that can never arrive at this sink, and spans that were refused for good."""
 
     delivered: int
     lost: int
+    lost_spans: int = 0
 
 
 class Sink(Protocol):
@@ -160,7 +161,7 @@ class Pump:
     def _deliver(self) -> None:
         self._gauges.behind(self._pending)
         done = self._sink.deliver(self._pending)
-        self._gauges.delivered(done.delivered, done.lost)
+        self._gauges.delivered(*done)
         position = self._pending[-1].position
         self._pending = []
         self._passed(self._sink.name, self._sink.needed_segment(position))

@@ -1,6 +1,7 @@
 """SQL text for raw tuples, made once per dialect from the store's tables.
 
-Raw statements, because SQLAlchemy's own parameter handling costs more than SQLite's insert (see `helios bench trace`).
+Raw statements, because SQLAlchemy's own parameter handling costs more than SQLite's insert; what they cost is
+measured by benchmarks/bench_trace_path.py.
 Inserts take every column in the table's order; updates take their values in the order of the text.
 """
 

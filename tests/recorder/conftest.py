@@ -203,6 +203,7 @@ class FakeCollector:
         self.requests: list[ExportTraceServiceRequest] = []
         self.posts = 0
         self.refuse_larger_than: int | None = None
+        self.refused_spans = 0
         self.arrived = threading.Condition()
         outer = self
 
@@ -236,6 +237,7 @@ class FakeCollector:
             size = len(request.resource_spans[0].scope_spans[0].spans)
             if self.refuse_larger_than is not None and size > self.refuse_larger_than:
                 status = 413
+                self.refused_spans += size == 1
             if status == 200:
                 self.requests.append(request)
             self.arrived.notify_all()

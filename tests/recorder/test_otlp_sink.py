@@ -176,7 +176,10 @@ def test_a_collector_that_refuses_large_requests_gets_small_ones(store, tmp_path
 def test_a_span_that_the_collector_refuses_for_good_is_counted(store, tmp_path, make, collector):
     make.write_frames(tmp_path, make.story(5))
     collector.refuse_larger_than = 0
-    assert ship(store, tmp_path, collector.url, make, batch=100)[1] == 5 + 2 + 1
+    items = make.batches(tmp_path)
+    done = OtlpSink(store, "journal", Collector(collector.url)).deliver(items)
+    assert (done.delivered, done.lost) == (sum(len(batch.records) for batch in items), 0)
+    assert done.lost_spans == 5 + 2 + 1
 
 
 @pytest.mark.parametrize("stop_after", range(1, 13))

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from service.journal.segments import segment_numbers
-from service.recorder.gauges import LostRecords, SinkGauges
+from service.journal.segments import SegmentFile, segment_numbers, segment_path
+from service.recorder.gauges import SinkGauges
 from service.recorder.offsets import ShippedSegments
 from service.recorder.pump import Delivery, Pump, SinkUnavailable
 from service.recorder.sql_sink import SqlSink
@@ -89,6 +89,34 @@ def test_it_stores_what_is_journaled_and_exits_zero(start, tmp_path, make):
     assert series(metrics, "flare_trace_records_total", "otlp") == 0
     wait_for(lambda: series(metrics, "flare_store_wal_bytes") > 0, process)
     assert stop(process) == 0
+
+
+def test_a_lost_record_is_counted_once_with_both_sinks_on(start, tmp_path, make, collector):
+    """A gap that both sinks meet, and a span that the collector refuses for good."""
+    upgrade(str(tmp_path / "helios.db"))
+    frames = make.story(400)
+    make.write_frames(tmp_path / "journal", frames)
+    numbers = segment_numbers(tmp_path / "journal")
+    lost = first_sequence(tmp_path / "journal", numbers[2]) - first_sequence(tmp_path / "journal", numbers[1])
+    segment_path(tmp_path / "journal", numbers[1]).unlink()
+    collector.refuse_larger_than = 0
+    process = start(otlp_endpoint=collector.url)
+    metrics = tmp_path / "run" / "recorder.metrics"
+    expected = sum(len(frame) for frame in frames) - lost
+    wait_for(lambda: MetricsReader(metrics).read() is not None, process)
+    for sink in ("sql", "otlp"):
+        wait_for(lambda s=sink: series(metrics, "flare_trace_records_total", s) == expected, process)
+        wait_for(lambda s=sink: series(metrics, "flare_trace_lag_seconds", s) == 0, process)
+    assert series(metrics, "flare_trace_lost_records_total") == lost > 0
+    assert series(metrics, "flare_trace_lost_spans_total") == collector.refused_spans > 0
+    assert collector.spans == []
+    assert stop(process) == 0
+
+
+def first_sequence(directory: pathlib.Path, number: int) -> int:
+    segment = SegmentFile(directory, number)
+    segment.close()
+    return segment.header.first_sequence
 
 
 def test_a_stop_at_once_still_drains_the_journal(start, tmp_path, make):
@@ -241,7 +269,7 @@ def test_a_pump_tries_again_after_any_failure(tmp_path, make, failure):
     halt = threading.Event()
     sink = FakeSink([failure, SinkUnavailable("down", 0.0)], halt)
     with MetricsWriter(tmp_path / "metrics") as metrics:
-        gauges = SinkGauges(metrics, "sql", LostRecords(metrics))
+        gauges = SinkGauges(metrics, "sql")
         Pump(tmp_path / "journal", sink, halt, gauges, lambda *_: None).run()
         fences = [
             r.fence for items in sink.given for b in items for r in b.records if type(r).__name__ == "PlanCommitted"
@@ -253,7 +281,7 @@ def test_the_lag_is_the_age_of_the_oldest_record_that_waits(tmp_path, make):
     make.write_frames(tmp_path / "journal", make.story(1))
     (batch, *_rest) = make.batches(tmp_path / "journal")
     with MetricsWriter(tmp_path / "metrics") as metrics:
-        gauges = SinkGauges(metrics, "sql", LostRecords(metrics))
+        gauges = SinkGauges(metrics, "sql")
         gauges.behind([batch])
         waiting = series(tmp_path / "metrics", "flare_trace_lag_seconds", "sql")
         gauges.at_tail()
