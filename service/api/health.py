@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from typing import Any
 
 import anyio
@@ -12,8 +13,11 @@ from litestar.response import Redirect
 
 from service.api.context import ApiContext, context_of
 from service.api.responses import json_response
+from service.journal.status import CAUSES, WARNINGS
 from service.store.engines import read_transaction
 from service.telemetry import render
+from service.telemetry.metric_table import METRIC_BY_NAME
+from service.telemetry.shared import MetricsReader, series_values
 
 STORE_PATIENCE_S = 2.0
 _ENGINE_REASONS = {
@@ -31,14 +35,22 @@ async def live() -> Response[bytes]:
 
 @get("/health/ready", tags=["health"])
 async def ready(request: Request[Any, Any, Any]) -> Response[bytes]:
-    """Whether requests are answered now; 503 with the reasons if not."""
+    """Whether requests are answered now; 503 with the reasons if not.
+
+    `warnings` are for people: a server that loses its trace still serves, so a load balancer must keep it.
+    """
     context = context_of(request)
     reasons = [] if not context.stopping else ["the server is shutting down"]
     if context.engine.state != "ready" or context.engine.ready is None:
         reasons.append(_ENGINE_REASONS.get(context.engine.state, "the engine is not ready"))
     if not await _store_answers(context):
         reasons.append("the trace store is unreachable")
-    body = {"status": "unready" if reasons else "ready", "reasons": reasons, "model": context.text_model.name}
+    body = {
+        "status": "unready" if reasons else "ready",
+        "reasons": reasons,
+        "warnings": _trace_warnings(context.settings.engine_metrics_path),
+        "model": context.text_model.name,
+    }
     if context.engine.ready is not None:
         body["run_id"] = context.engine.ready.run_id
     headers = {"Retry-After": "2"} if reasons else {}
@@ -58,6 +70,18 @@ async def _store_answers(context: ApiContext) -> bool:
 def _touch(store: sa.Engine) -> None:
     with read_transaction(store) as connection:
         connection.execute(sa.text("SELECT version FROM policy_versions LIMIT 1"))
+
+
+def _trace_warnings(engine_metrics: pathlib.Path) -> list[str]:
+    """What the engine's counters say about its journal now; a dead engine says nothing.
+
+    Takes about 0.2 ms, so it needs no thread; a store that hangs may have taken all of those.
+    """
+    snapshot = MetricsReader(engine_metrics).read()
+    if snapshot is None:
+        return []
+    trouble = METRIC_BY_NAME["flare_journal_trouble"]
+    return [WARNINGS[cause] for cause in CAUSES if series_values(trouble, (cause,), snapshot.slots)[0]]
 
 
 @get("/metrics", tags=["health"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Collection
 
 from gpu.device import Device
 from scheduler.plans import CostState, Reason, ScheduledPlan
@@ -10,6 +11,7 @@ from scheduler.policy import COEFFICIENTS, NEWCOMER_MEMORIES, PREFILL_CHUNKINGS,
 from scheduler.scheduler import RequestScheduler
 from scheduler.shapes import GraphKind
 from service.engine.requests import RequestTable
+from service.journal.status import CAUSES, LOSSES, JournalStatus
 from service.telemetry.metric_table import EXECUTION_CLASSES, OUTCOMES
 from service.telemetry.shared import MetricsWriter
 
@@ -47,6 +49,10 @@ class EngineMetrics:
         self._queue_seconds = writer.histogram("flare_queue_seconds")
         self._busy_ratio = writer.gauge("flare_device_busy_ratio")
         self._journal_bytes = writer.gauge("flare_journal_bytes")
+        self._journal_lost = {c: writer.counter("flare_journal_lost_records_total", c) for c in LOSSES}
+        self._sync_failures = writer.counter("flare_journal_sync_failures_total")
+        self._trouble = {c: writer.gauge("flare_journal_trouble", c) for c in CAUSES}
+        self._journal_seen = JournalStatus(dict.fromkeys(LOSSES, 0), 0, None)
         self._malformed = writer.counter("flare_ipc_malformed_messages_total")
         self._malformed_seen = 0
         self._busy: collections.deque[tuple[int, int]] = collections.deque()
@@ -133,6 +139,15 @@ class EngineMetrics:
         for state, gauge in self._estimates.items():
             gauge.set(states[state])
         self._refresh_busy(now_ns, device.busy_ns())
+
+    def journal(self, status: JournalStatus, trouble: Collection[str]) -> None:
+        """What the journal lost so far, and the causes that act now."""
+        before, self._journal_seen = self._journal_seen, status
+        for cause, counter in self._journal_lost.items():
+            counter.inc(status.lost[cause] - before.lost[cause])
+        self._sync_failures.inc(status.sync_failures - before.sync_failures)
+        for cause, gauge in self._trouble.items():
+            gauge.set(float(cause in trouble))
 
     def _refresh_busy(self, now_ns: int, busy_ns: int) -> None:
         window = self._busy

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from service.ipc.messages import Event, ToEngine
 from service.journal.records import Record
+from service.journal.status import JournalStatus
 
 Clock = Callable[[], int]
 """CLOCK_MONOTONIC in ns."""
@@ -18,6 +19,9 @@ class Journal(Protocol):
     @property
     def bytes_used(self) -> int:
         """Bytes of the journal's files on disk."""
+
+    def status(self) -> JournalStatus:
+        """What went wrong so far, and whether it still does."""
 
     def append(self, records: Sequence[Record], last_fence: int) -> None:
         """Hand the records to the operating system in one write."""

@@ -20,6 +20,7 @@ from service.engine.publication import publish
 from service.ipc.messages import EngineStopping
 from service.journal.errors import FrameTooLarge
 from service.journal.records import RunEnded
+from service.journal.status import Episodes
 
 TICK_NS = 500_000_000
 SHUTTING_DOWN = "the server is shutting down"
@@ -36,6 +37,7 @@ class Worker:
         self._transport = transport
         self._tick_ns = max(1, min(TICK_NS, sync_ms * 1_000_000))
         self._next_tick_ns = 0
+        self._episodes = Episodes()
 
     @property
     def drained(self) -> bool:
@@ -114,6 +116,8 @@ class Worker:
         core.metrics.refresh(
             core.now_ns, core.device, core.scheduler, self._journal.bytes_used, self._transport.malformed
         )
+        status = self._journal.status()
+        core.metrics.journal(status, self._episodes.look(status, core.now_ns))
         for client in [client for client in core.clients if not self._transport.probe(client)]:
             core.drop_client(client)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import hashlib
 import itertools
 import json
@@ -18,6 +19,7 @@ from scheduler.plans import CostState, Reason
 from scheduler.policy import COEFFICIENTS, NEWCOMER_MEMORIES, PREFILL_CHUNKINGS
 from scheduler.records import FinishReason
 from scheduler.shapes import GraphKind
+from service.journal.status import CAUSES, LOSSES
 
 
 class MetricType(enum.Enum):
@@ -174,12 +176,24 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gauge("flare_device_busy_ratio", "Share of about the last ten seconds in which a program ran."),
     _gauge("flare_journal_bytes", "Bytes of the journal's files on disk."),
+    _counter(
+        "flare_journal_lost_records_total",
+        "Records that will never be delivered because the journal could not keep them.",
+        labels=(("cause", LOSSES),),
+    ),
+    _counter("flare_journal_sync_failures_total", "Failed syncs of the journal to disk."),
+    _gauge(
+        "flare_journal_trouble",
+        "1 while the journal loses records, or cannot be synced, for this cause.",
+        labels=(("cause", CAUSES),),
+    ),
     _counter("flare_ipc_malformed_messages_total", "Messages to the engine that could not be decoded."),
     _counter(
         "flare_trace_records_total", "Journal records delivered to each sink.", owner=Owner.RECORDER, labels=_SINK
     ),
     _gauge("flare_trace_lag_seconds", "Age of the oldest undelivered record.", owner=Owner.RECORDER, labels=_SINK),
-    _counter("flare_trace_lost_records_total", "Journal records that can never be delivered.", owner=Owner.RECORDER),
+    _counter("flare_trace_lost_records_total", "Journal records that can never reach the store.", owner=Owner.RECORDER),
+    _counter("flare_trace_lost_spans_total", "Spans that can never reach the OTLP collector.", owner=Owner.RECORDER),
     _gauge("flare_store_wal_bytes", "Size of the SQLite write-ahead log; 0 elsewhere.", owner=Owner.RECORDER),
 )
 METRIC_BY_NAME = {metric.name: metric for metric in METRICS}
@@ -199,6 +213,7 @@ def slot_offsets() -> dict[tuple[str, tuple[str, ...]], int]:
 SLOT_COUNT = sum(metric.slots for metric in METRICS for _ in metric.series())
 
 
+@functools.cache
 def table_digest() -> bytes:
     """32 bytes that identify the layout: names, types, labels and buckets in order."""
     layout = [(m.name, m.type.value, m.owner.value, m.labels, m.buckets) for m in METRICS]

@@ -14,6 +14,7 @@ from fake_engine import READY, Api, raw_request, serving
 from service.api.generation_options import USED
 from service.store.database import open_database
 from service.store.tables import plan_lanes, plans, requests
+from service.telemetry.shared import MetricsWriter
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +118,17 @@ def test_readiness_gives_its_reasons(api: Api):
         answer = api.http.get("/health/ready")
         assert answer.status_code == 503
         assert word in answer.json()["reasons"][0]
+
+
+def test_a_trace_that_loses_records_is_a_warning_and_keeps_the_server_ready(sqlite_url, tmp_path):
+    store = open_database(sqlite_url)
+    with serving(store, tmp_path) as api, MetricsWriter(tmp_path / "run" / "engine.metrics") as metrics:
+        assert strict(api.http.get("/health/ready"))["warnings"] == []
+        metrics.gauge("flare_journal_trouble", "disk_full").set(1)
+        body = strict(api.http.get("/health/ready"))
+        assert (body["status"], body["reasons"]) == ("ready", [])
+        assert body["warnings"] == ["the trace is losing records: disk full"]
+    store.dispose()
 
 
 def test_a_store_that_is_gone_makes_the_server_unready_and_lists_503(sqlite_url, tmp_path):

@@ -20,6 +20,7 @@ from scheduler.shapes import GraphKind, GraphShape
 from service.engine.start import build_worker
 from service.ipc.messages import Cancel, Refused, Sampling, Submit, Tokens
 from service.journal.records import PlanCommitted, PlanCompleted, RequestArrived, RequestFinished, decoder, encoder
+from service.journal.status import LOSSES, JournalStatus
 from service.settings import EngineStart, Settings
 from service.telemetry.render import render
 from service.telemetry.shared import MetricsWriter
@@ -163,6 +164,12 @@ class FakeJournal:
         self.writes: list[tuple[list, int]] = []
         self.fail: Exception | None = None
         self.closed = False
+        self.lost = dict.fromkeys(LOSSES, 0)
+        self.sync_failures = 0
+        self.stuck: str | None = None
+
+    def status(self) -> JournalStatus:
+        return JournalStatus(dict(self.lost), self.sync_failures, self.stuck)
 
     def append(self, records: Sequence, last_fence: int) -> None:
         if self.fail is not None:
