@@ -146,8 +146,8 @@ def _policy_applications() -> None:
         sa.Column("run_id", sa.Text(), nullable=False),
         sa.Column("fence", BIG, nullable=False),
         sa.Column("applied_at", UtcDateTime(), nullable=False),
-        sa.PrimaryKeyConstraint("version", "run_id", "fence", name="pk_policy_applications"),
     )
+    op.create_index("ix_policy_applications_version", "policy_applications", ["version", "run_id", "fence"])
 
 
 def _requests() -> None:

@@ -5,9 +5,10 @@ The order of one change, and what is left when the process dies in between:
 2. the engine takes it over between two plans and acknowledges                     -> pending is refused at the
    next start, and that engine is gone;
 3. one transaction marks it applied                                               -> it is in force.
-When 2 fails or 3 cannot be written, the engine is first given the version in force back, then the pending one is
-marked refused; while it is pending no other process can start a change, so the two cannot cross. Commands reach
-the engine in order, so a late version is followed by the one in force.
+When 2 fails or 3 cannot be written, the engine is first given the version in force back, together with the number
+that it withdraws; then the pending one is marked refused. While it is pending no other process can start a change,
+so the two cannot cross. The engine refuses a withdrawn number from then on, so a version that reaches it late, on
+whichever connection, does not win. A withdrawal that the engine did not acknowledge is owed: `reconcile` repeats it.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ import contextlib
 import dataclasses
 import datetime as dt
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import sqlalchemy as sa
 
 from scheduler.errors import InvalidPolicy
 from scheduler.policy import CoefficientValue
-from service.control.errors import ChangeInProgress, ChangeRefused, EngineDidNotAnswer, InvalidChange
-from service.control.proposals import Opened, Proposal, open_change, record_invalid
+from service.control.errors import ChangeInProgress, ChangeRefused, ControlError, EngineDidNotAnswer, InvalidChange
+from service.control.proposals import ABANDONED_AFTER, Opened, Proposal, open_change, record_invalid, refuse_abandoned
 from service.control.start import resolve_initial_policy
 from service.control.versions import (
     Outcome,
@@ -32,11 +33,11 @@ from service.control.versions import (
     State,
     list_attempts,
     list_versions,
-    newest,
     newest_applied,
     record_attempt,
     refuse_withdrawn,
     settle,
+    standing,
 )
 from service.ipc.errors import PolicyRejected
 from service.store.engines import read_transaction, write_transaction
@@ -44,10 +45,22 @@ from service.store.errors import StoreError, StoreUnavailable
 
 __all__ = ["Apply", "PolicyControl", "PolicyVersion", "resolve_initial_policy"]
 
-Apply = Callable[[int, dict[str, CoefficientValue]], Awaitable[int]]
 APPLY_TIMEOUT_S = 5.0
 MARK_TRIES = 3
 MARK_PAUSE_S = 0.2
+
+
+class Apply(Protocol):
+    """Gives the engine a version and returns the fence after which it holds; delivers in order.
+
+    With `withdraws` the engine goes back from a higher version up to that number, which never became the policy in
+    force. EngineClient.configure_policy does this.
+    """
+
+    def __call__(
+        self, version: int, coefficients: dict[str, CoefficientValue], /, *, withdraws: int | None = None
+    ) -> Awaitable[int]:
+        """Raises EngineError when the engine did not take the version, or may not have."""
 
 
 def _utc_now() -> dt.datetime:
@@ -57,8 +70,7 @@ def _utc_now() -> dt.datetime:
 class PolicyControl:
     """Reads and changes the policy of one running engine. One per process, on one event loop.
 
-    `apply(version, coefficients)` gives the engine a version and returns the fence after which it holds; it must
-    deliver in order. Database work runs in threads. A change runs to its end even when its caller is cancelled.
+    Database work runs in threads. A change runs to its end even when its caller is cancelled.
     """
 
     def __init__(
@@ -78,6 +90,12 @@ class PolicyControl:
         self._turn = asyncio.Lock()
         self._changes: set[asyncio.Task[PolicyVersion]] = set()
         self._withdrawn: set[int] = set()
+        self._owes_engine = False
+
+    @property
+    def owes_engine(self) -> bool:
+        """Whether the engine may still use a withdrawn version; `reconcile` settles it."""
+        return self._owes_engine
 
     async def current(self) -> PolicyVersion:
         """The version in force. Raises NoPolicy, UnreadablePolicy, StoreError."""
@@ -87,7 +105,7 @@ class PolicyControl:
         return await asyncio.to_thread(self._read, newest_applied)
 
     async def history(self, limit: int = 100) -> list[PolicyVersion]:
-        """The newest versions, newest first, refused ones too. Raises UnreadablePolicy, StoreError."""
+        """The newest versions, newest first, refused ones too; unreadable ones are left out. Raises StoreError."""
         return await asyncio.to_thread(self._read, lambda connection: list_versions(connection, limit))
 
     async def attempts(self, limit: int = 100) -> list[dict[str, Any]]:
@@ -122,20 +140,25 @@ class PolicyControl:
         return await self._carry_out(Proposal(expected_version, actor, note, rollback=True, to_version=to_version))
 
     async def reconcile(self, engine_version: int) -> bool:
-        """Gives an engine that reports another version the one in force; True when it did.
+        """Makes sure that an engine that reported `engine_version` uses the one in force; True when it was told.
 
-        For when an engine connects. Raises ChangeInProgress while another process's change is under way, what
-        `apply` raises, EngineDidNotAnswer, NoPolicy, UnreadablePolicy, StoreError.
+        For when an engine connects, and while `owes_engine`. It is told even when it reports the right version, if a
+        newer one was withdrawn: that one may still be on its way. Raises ChangeInProgress while another process's
+        change is under way, what `apply` raises, EngineDidNotAnswer, NoPolicy, UnreadablePolicy, StoreError.
         """
         async with self._turn:
             await self._tell_store_of_withdrawn()
-            current, waiting = await asyncio.to_thread(self._read, lambda c: (newest_applied(c), newest(c, "pending")))
-            if current.version == engine_version:
-                return False
-            if waiting is not None:
-                raise ChangeInProgress(f"version {waiting['version']} waits for an engine; try again in a moment")
-            await self._hand_over(current)
-            return True
+            found = await asyncio.to_thread(self._read, standing)
+            if found.waits_since is not None and self._now() - found.waits_since > ABANDONED_AFTER:
+                await asyncio.to_thread(refuse_abandoned, self._engine, self._now())
+                found = await asyncio.to_thread(self._read, standing)
+            if found.waits_since is not None:
+                raise ChangeInProgress("another change waits for the engine; try again in a moment")
+            told = found.withdrawn is not None or found.current.version != engine_version
+            if told:
+                await self._hand_over(found.current, found.withdrawn)
+            self._owes_engine = False
+            return told
 
     async def close(self) -> None:
         """Waits for changes under way."""
@@ -173,7 +196,7 @@ class PolicyControl:
             await self._hand_over(pending)
         except Exception as error:
             if not isinstance(error, PolicyRejected):  # the engine may have it, or get it late
-                await self._give_back(opened.current)
+                await self._give_back(opened.current, pending)
             await self._refuse(pending, proposal, str(error))
             raise
 
@@ -181,7 +204,7 @@ class PolicyControl:
         try:
             state, at = await self._mark(pending, "applied", proposal, "")
         except StoreError as error:
-            back = await self._give_back(opened.current)
+            back = await self._give_back(opened.current, pending)
             await self._refuse(pending, proposal, "the store could not be written", tries=1)
             holds = "is in force again" if back else "is in force again as soon as the engine answers"
             raise StoreUnavailable(
@@ -189,30 +212,44 @@ class PolicyControl:
                 f"{holds} ({error})"
             ) from error
         if state != "applied":
+            await self._give_back_newest(pending)
             raise ChangeRefused(
                 f"version {pending.version} was withdrawn by a restart while the engine took it over; look at the "
                 "policy in force and try again"
             )
         return dataclasses.replace(pending, state="applied", applied_at=at)
 
-    async def _hand_over(self, version: PolicyVersion) -> int:
+    async def _hand_over(self, version: PolicyVersion, withdraws: int | None = None) -> int:
         """The fence after which the engine uses the version. Raises EngineDidNotAnswer and `apply`'s errors."""
+        values = version.config.as_dict()
         try:
             async with asyncio.timeout(self._apply_timeout_s):
-                return await self._apply(version.version, version.config.as_dict())
+                if withdraws is None:
+                    return await self._apply(version.version, values)
+                return await self._apply(version.version, values, withdraws=withdraws)
         except TimeoutError as error:
             raise EngineDidNotAnswer(
                 f"the engine did not acknowledge version {version.version} within {self._apply_timeout_s:g} s; "
                 "the policy in force is unchanged. Look at /health/ready and try again"
             ) from error
 
-    async def _give_back(self, current: PolicyVersion) -> bool:
-        """Gives the engine the version in force again. A dead engine needs nothing: the next one starts with it."""
+    async def _give_back(self, current: PolicyVersion, pending: PolicyVersion) -> bool:
+        """Gives the engine the version in force instead of the pending one; owed when it does not answer."""
         try:
-            await self._hand_over(current)
+            await self._hand_over(current, pending.version)
         except Exception:  # whatever keeps the engine from answering, the first error is the one to report
+            self._owes_engine = True
             return False
         return True
+
+    async def _give_back_newest(self, pending: PolicyVersion) -> None:
+        """Like `_give_back`, when others settled the pending version and may have changed the policy since."""
+        try:
+            current = await asyncio.to_thread(self._read, newest_applied)
+        except (ControlError, StoreError):
+            self._owes_engine = True
+        else:
+            await self._give_back(current, pending)
 
     async def _refuse(
         self, pending: PolicyVersion, proposal: Proposal, reason: str, *, tries: int = MARK_TRIES

@@ -63,6 +63,13 @@ class Opened:
     pending: PolicyVersion | None
 
 
+def refuse_abandoned(engine: sa.Engine, now: dt.datetime) -> None:
+    """Refuses a pending version whose process died. Raises StoreError."""
+    with write_transaction(engine) as connection:
+        lock_versions(connection)
+        refuse_pending(connection, before=now - ABANDONED_AFTER)
+
+
 def record_invalid(engine: sa.Engine, proposal: Proposal, reason: str, now: dt.datetime) -> None:
     """Writes a change that failed its checks into the audit. Raises StoreError."""
     with write_transaction(engine) as connection:

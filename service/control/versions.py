@@ -22,6 +22,7 @@ from service.store.tables import policy_attempts, policy_versions
 State = Literal["pending", "applied", "refused"]
 Outcome = Literal["applied", "unchanged", "invalid", "stale", "pending", "refused"]
 MAX_REASON = 2000
+_NO_POLICY = "the database holds no policy yet; `helios serve` writes the first one"
 _versions = policy_versions.c
 
 
@@ -74,8 +75,33 @@ def newest_applied(connection: sa.Connection) -> PolicyVersion:
     """The version in force. Raises NoPolicy before the first start and UnreadablePolicy."""
     row = newest(connection, "applied")
     if row is None:
-        raise NoPolicy("the database holds no policy yet; `helios serve` writes the first one")
+        raise NoPolicy(_NO_POLICY)
     return version_of(row)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Standing:
+    """The version in force, the highest refused number above it (None: there is none), and since when one waits."""
+
+    current: PolicyVersion
+    withdrawn: int | None
+    waits_since: dt.datetime | None
+
+
+def standing(connection: sa.Connection) -> Standing:
+    """How the versions stand, in one statement and so at one instant. Raises NoPolicy, UnreadablePolicy."""
+    others = policy_versions.alias()
+
+    def highest(state: State, column: sa.Column[Any]) -> sa.Label[Any]:
+        query = sa.select(column).where(others.c.state == state, others.c.version > _versions.version)
+        return query.order_by(others.c.version.desc()).limit(1).scalar_subquery().label(state)
+
+    query = sa.select(policy_versions, highest("refused", others.c.version), highest("pending", others.c.created_at))
+    query = query.where(_versions.state == "applied").order_by(_versions.version.desc()).limit(1)
+    row = connection.execute(query).mappings().first()
+    if row is None:
+        raise NoPolicy(_NO_POLICY)
+    return Standing(version_of(row), row["refused"], row["pending"])
 
 
 def find(connection: sa.Connection, version: int) -> PolicyVersion | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import secrets
 
+import msgspec
+
 from gpu.device import PagesExhausted, RequestExceedsPool, SamplingParameters
 from scheduler.errors import DuplicateRequest, InvalidPolicy, SlotsFull
 from scheduler.policy import PolicyConfig
@@ -160,25 +162,39 @@ def _cancel(core: Core, client: bytes, message: Cancel) -> None:
 
 def _configure(core: Core, client: bytes, message: ConfigurePolicy) -> None:
     """All coefficients or none, between two plans."""
-    version = message.version
+    version, newest = message.version, max(message.version, message.withdraws or 0)
     try:
         policy = PolicyConfig.balanced().merged(message.coefficients)
     except InvalidPolicy as error:
-        core.say(client, PolicyAcknowledged(version, core.last_fence, str(error)))
-        return
-    if version < core.policy_version or (version == core.policy_version and policy != core.policy):
-        why = f"the engine already uses policy version {core.policy_version}"
-        core.say(client, PolicyAcknowledged(version, core.last_fence, why))
-        return
-    if version != core.policy_version:
-        use_policy(core, version, policy)
-    core.say(client, PolicyAcknowledged(version, core.last_fence))
+        why: str | None = str(error)
+    else:
+        why = _policy_refusal(core, version, newest, policy)
+        if why is None and version != core.policy_version:
+            use_policy(core, version, policy)
+        if why is None and newest > core.ready.policy_withdrawn and newest > version:
+            core.ready = msgspec.structs.replace(core.ready, policy_withdrawn=newest)
+    core.say(client, PolicyAcknowledged(version, core.last_fence, why, message.withdraws))
+
+
+def _policy_refusal(core: Core, version: int, newest: int, policy: PolicyConfig) -> str | None:
+    """Why a version does not take effect; `newest` is the highest number that its sender knew of.
+
+    Versions are settled in the order of their numbers, so of two senders the one that knew the higher number knows
+    better. That makes the outcome the same in whatever order the messages of several connections arrive.
+    """
+    current, withdrawn = core.policy_version, core.ready.policy_withdrawn
+    if newest < current or (version == current and policy != core.policy):
+        return f"the engine already uses policy version {current}"
+    if version > current and newest <= withdrawn:
+        return f"policy versions up to {withdrawn} were withdrawn; the engine uses version {current}"
+    return None
 
 
 def use_policy(core: Core, version: int, policy: PolicyConfig) -> None:
     """The next plan uses `policy`; written down with the fence after which it holds."""
     core.scheduler.configure_policy(policy)
     core.policy, core.policy_version = policy, version
+    core.ready = msgspec.structs.replace(core.ready, policy_version=version)
     core.metrics.policy(version, policy)
     core.records.append(PolicyApplied(version, core.last_fence, core.now_ns, dict(policy.as_dict())))
 

@@ -61,7 +61,7 @@ class EngineClient:
         self._socket: zmq.asyncio.Socket | None = None
         self._task: asyncio.Task[None] | None = None
         self._streams: dict[str, Stream] = {}
-        self._policy_waits: list[tuple[int, asyncio.Future[int]]] = []
+        self._policy_waits: list[tuple[ConfigurePolicy, asyncio.Future[int]]] = []
         self._changed = asyncio.Event()
 
     async def start(self) -> None:
@@ -99,17 +99,24 @@ class EngineClient:
         return Stream(self, request)
 
     async def configure_policy(
-        self, version: int, coefficients: dict[str, float | int | str], timeout_s: float = POLICY_TIMEOUT_S
+        self,
+        version: int,
+        coefficients: dict[str, float | int | str],
+        timeout_s: float = POLICY_TIMEOUT_S,
+        *,
+        withdraws: int | None = None,
     ) -> int:
         """Use these coefficients from the next plan on; returns the fence after which they hold.
 
+        With `withdraws` the engine goes back to `version` from a higher one up to that number.
         Raises PolicyRejected when the engine refuses them, and EngineUnavailable when there is no engine, or when
         it went away or stayed silent for `timeout_s` before it answered (whether it used them is then unknown).
         """
-        wait = (version, asyncio.get_running_loop().create_future())
+        command = ConfigurePolicy(version, dict(coefficients), withdraws)
+        wait = (command, asyncio.get_running_loop().create_future())
         self._policy_waits.append(wait)
         try:
-            self.send(ConfigurePolicy(version, dict(coefficients)))
+            self.send(command)
             return await asyncio.wait_for(wait[1], timeout_s)
         except TimeoutError:
             raise EngineUnavailable(
@@ -216,8 +223,9 @@ class EngineClient:
                 self._enter("stopping")
 
     def _acknowledge(self, event: PolicyAcknowledged) -> None:
-        for version, future in self._policy_waits:
-            if version == event.version and not future.done():
+        for command, future in self._policy_waits:
+            same = (command.version, command.withdraws) == (event.version, event.withdraws)
+            if same and not future.done():
                 if event.error is None:
                     future.set_result(event.fence)
                 else:
@@ -233,10 +241,10 @@ class EngineClient:
         lost: EngineError = EngineLost("the engine went away while it worked on this request")
         for stream in list(self._streams.values()):
             stream.fail(lost)
-        for version, future in self._policy_waits:
+        for command, future in self._policy_waits:
             if not future.done():
                 future.set_exception(
-                    EngineUnavailable(f"the engine went away before it acknowledged policy version {version}")
+                    EngineUnavailable(f"the engine went away before it acknowledged policy version {command.version}")
                 )
 
     def _enter(self, state: State) -> None:

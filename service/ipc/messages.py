@@ -52,17 +52,25 @@ class Cancel(msgspec.Struct, tag="cancel", frozen=True):
 
 
 class ConfigurePolicy(msgspec.Struct, tag="configure_policy", frozen=True):
-    """Use these coefficients from the next plan on. Answered with PolicyAcknowledged."""
+    """Use these coefficients from the next plan on. Answered with PolicyAcknowledged.
+
+    `withdraws`: no version after this one, up to that number, became the policy in force. The engine goes back from
+    such a version, and refuses one that arrives later. Without it the engine never goes back to a lower number.
+    """
 
     version: int
     coefficients: dict[str, float | int | str]
+    withdraws: int | None = None
 
 
 ToEngine = Hello | Submit | Cancel | ConfigurePolicy
 
 
 class EngineReady(msgspec.Struct, tag="engine_ready", frozen=True):
-    """The engine's identity and limits."""
+    """The engine's identity and limits.
+
+    `policy_version` is what it uses now. Versions up to `policy_withdrawn` that it does not use never take effect.
+    """
 
     run_id: str
     pid: int
@@ -71,6 +79,7 @@ class EngineReady(msgspec.Struct, tag="engine_ready", frozen=True):
     kv_pages: int
     page_tokens: int
     vocab_size: int
+    policy_withdrawn: int = 0
 
 
 class Accepted(msgspec.Struct, tag="accepted", frozen=True):
@@ -107,11 +116,15 @@ class Refused(msgspec.Struct, tag="refused", frozen=True):
 
 
 class PolicyAcknowledged(msgspec.Struct, tag="policy_acknowledged", frozen=True):
-    """A ConfigurePolicy took effect after `fence` (the last committed one), or failed with `error`."""
+    """A ConfigurePolicy took effect after `fence` (the last committed one), or failed with `error`.
+
+    `version` and `withdraws` repeat the command's, so that a late answer is not taken for another command's.
+    """
 
     version: int
     fence: int
     error: str | None = None
+    withdraws: int | None = None
 
 
 class EngineStopping(msgspec.Struct, tag="engine_stopping", frozen=True):

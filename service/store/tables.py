@@ -99,10 +99,12 @@ policy_attempts = sa.Table(
 policy_applications = sa.Table(
     "policy_applications",
     metadata,
-    sa.Column("version", BIG, primary_key=True),
-    sa.Column("run_id", sa.Text, primary_key=True),
-    sa.Column("fence", BIG, primary_key=True),
+    sa.Column("version", BIG, nullable=False),
+    sa.Column("run_id", sa.Text, nullable=False),
+    sa.Column("fence", BIG, nullable=False),
     sa.Column("applied_at", UtcDateTime, nullable=False),
+    # Not unique: an idle engine that goes back from a withdrawn version applies the old one after the same fence again.
+    sa.Index("ix_policy_applications_version", "version", "run_id", "fence"),
 )
 
 requests = sa.Table(

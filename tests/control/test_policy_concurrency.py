@@ -75,28 +75,49 @@ plans_of_operators = st.lists(
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(plans=plans_of_operators, failing=st.sets(st.integers(2, 8), max_size=3), pauses=st.lists(st.integers(0, 5)))
+@given(
+    plans=plans_of_operators,
+    fates=st.dictionaries(st.integers(2, 8), st.sampled_from(["lost", "unanswered", "late"]), max_size=4),
+    withdrawals=st.lists(st.sampled_from([None, "lost", "unanswered", "late"]), max_size=4),
+    late_first=st.booleans(),
+    pauses=st.lists(st.integers(0, 5)),
+)
 def test_random_interleavings_of_two_processes_never_lose_or_double_a_version(
-    two_controls, no_flags, plans, failing, pauses
+    two_controls, no_flags, plans, fates, withdrawals, late_first, pauses
 ):
+    """Versions and their withdrawals get lost, are taken without an answer, or reach the engine when all is over."""
     store, engine, make = two_controls
     empty(store)
-    engine.taken, engine.in_force = [], None
+    engine.restart()
     resolve_initial_policy(store, no_flags)
     waits = iter(pauses)
 
-    async def before(version):
+    async def before(_version):
         for _ in range(next(waits, 0)):
             await asyncio.sleep(0)
-        if version in failing:
-            raise EngineUnavailable("not now")
 
-    engine.before = before
+    withdrawal_fates = iter(withdrawals)
+
+    def disturb(command):
+        return fates.get(command.version) if command.withdraws is None else next(withdrawal_fates, None)
+
+    engine.before, engine.disturb = before, disturb
+
+    async def settle(controls):
+        engine.disturb = lambda _command: None
+        for control in controls:
+            if control.owes_engine:
+                await control.reconcile(engine.core.ready.policy_version)
 
     async def story():
         controls = [make(), make()]
         operators = [Operator(controls[n % 2], f"op{n}", plan) for n, plan in enumerate(plans)]
         await asyncio.gather(*(operator.work() for operator in operators))
+        if not late_first:
+            await settle(controls)
+        for command in engine.late:
+            engine.deliver(command)
+        await settle(controls)
         return [win for operator in operators for win in operator.won], await controls[0].current()
 
     won, current = asyncio.run(story())
@@ -112,8 +133,7 @@ def test_random_interleavings_of_two_processes_never_lose_or_double_a_version(
         row = rows[made - 1]
         assert (row["parent_version"], row["token_fairness"]) == (seen, value)
     assert current.version == applied[-1]["version"]
-    if engine.in_force is not None:
-        assert engine.in_force == (current.version, current.config.as_dict())
+    assert engine.in_force == (current.version, current.config.as_dict())
 
 
 @pytest.fixture

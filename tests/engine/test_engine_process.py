@@ -11,6 +11,8 @@ import msgspec
 import pytest
 
 from scheduler.policy import PolicyConfig
+from service.control.errors import EngineDidNotAnswer
+from service.control.policy import PolicyControl, resolve_initial_policy
 from service.engine import process
 from service.engine.run import EXIT_OK, PollWaiter, StopSignal, run_worker
 from service.engine.start import build_worker, catalog_digest
@@ -19,7 +21,7 @@ from service.ipc.errors import EngineRefused, PolicyRejected
 from service.ipc.messages import Sampling, Submit
 from service.ipc.server import EngineServer
 from service.journal.reader import Batch, JournalReader
-from service.journal.records import PlanCommitted, RequestFinished, RunEnded, RunStarted
+from service.journal.records import PlanCommitted, PolicyApplied, RequestFinished, RunEnded, RunStarted
 from service.journal.writer import JournalWriter
 from service.settings import EngineStart, Settings
 from service.telemetry.shared import MetricsWriter
@@ -153,6 +155,38 @@ def test_requests_policy_and_shutdown_over_the_real_socket_and_journal(tmp_path,
     plans = [r for r in records if isinstance(r, PlanCommitted)]
     assert all((plan.policy_version == 2) == (plan.fence > fence) for plan in plans)
     assert len([r for r in records if isinstance(r, RequestFinished)]) == 9
+
+
+def test_the_real_control_engine_and_connection_agree_after_an_answer_came_too_late(tmp_path, device, store):
+    """The engine has version 2 when the control gives it up."""
+
+    async def scenario(engine):
+        async with EngineClient(engine.start.endpoint) as client, asyncio.timeout(20):
+            await client.wait_ready()
+
+            async def apply(version, coefficients, *, withdraws=None):
+                fence = await client.configure_policy(version, coefficients, withdraws=withdraws)
+                if version == 2:
+                    raise TimeoutError
+                return fence
+
+            control = PolicyControl(store, apply)
+            wanted = {"expected_version": 1, "coefficients": {"token_fairness": 8}, "actor": "anna"}
+            with pytest.raises(EngineDidNotAnswer):
+                await control.change(**wanted)
+            with pytest.raises(PolicyRejected, match="withdrawn"):
+                await client.configure_policy(2, PolicyConfig().as_dict())
+            await answer(client, request("between"))
+            assert not control.owes_engine
+            assert (await control.change(**wanted)).version == 3
+            await answer(client, request("after"))
+
+    resolve_initial_policy(store, engine_start(tmp_path).settings)
+    with LiveEngine(tmp_path, device) as engine:
+        asyncio.run(scenario(engine))
+    records = engine.records()
+    assert [r.version for r in records if isinstance(r, PolicyApplied)] == [1, 2, 1, 3]
+    assert {r.policy_version for r in records if isinstance(r, PlanCommitted)} == {1, 3}
 
 
 def test_a_client_process_that_vanishes_has_its_requests_cancelled(tmp_path, device):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -180,6 +181,66 @@ def test_a_policy_version_that_went_back_is_refused_and_a_repeated_one_is_acknow
     assert [a.error is None for a in acknowledgements(rig)] == [True, False, True, False]
     assert rig.core.policy.output_token_value == 7.0
     assert len(rig.journal.of(PolicyApplied)) == 2
+
+
+BALANCED = PolicyConfig().as_dict()
+CHANGED = {2: {**BALANCED, "token_fairness": 2.0}, 3: {**BALANCED, "token_fairness": 3.0}}
+
+
+def tell(rig, version, withdraws=None):
+    rig.transport.inbox.append((b"A", ConfigurePolicy(version, CHANGED.get(version, BALANCED), withdraws)))
+
+
+def in_force(rig):
+    assert rig.core.ready.policy_version == rig.core.policy_version
+    assert (
+        rig.core.scheduler.policy == rig.core.policy == PolicyConfig(**CHANGED.get(rig.core.policy_version, BALANCED))
+    )
+    return rig.core.policy_version
+
+
+def test_the_engine_goes_back_from_a_withdrawn_version_and_says_so(rig):
+    tell(rig, 2)
+    tell(rig, 1, withdraws=2)
+    rig.transport.inbox.append((b"A", Hello("w")))
+    rig.step()
+    assert [(a.version, a.withdraws, a.error) for a in acknowledgements(rig)] == [(2, None, None), (1, 2, None)]
+    assert in_force(rig) == 1
+    assert [applied.version for applied in rig.journal.of(PolicyApplied)] == [1, 2, 1]
+    ready = rig.transport.sent[-1][1]
+    assert (ready.policy_version, ready.policy_withdrawn) == (1, 2)
+    assert rig.metric("flare_scheduler_policy_version") == 1
+
+
+def test_only_versions_up_to_the_withdrawn_one_are_left(rig):
+    tell(rig, 3)
+    tell(rig, 1, withdraws=2)
+    rig.step()
+    assert [a.error is None for a in acknowledgements(rig)] == [True, False]
+    assert in_force(rig) == 3
+
+
+@pytest.mark.parametrize(
+    ("connections", "expected"),
+    [
+        (([(2, None)], [(1, 2)]), {1}),
+        (([(2, None), (1, 2)], [(3, None)]), {3}),
+        (([(2, None), (1, 2)], [(3, None), (1, 3)]), {1}),
+        (([(2, None)], [(3, None), (1, 3)]), {1}),
+        (([(2, None)], [(3, None), (2, 3)]), {2}),
+        (([(2, None), (3, None)], [(2, None)]), {3}),
+    ],
+)
+def test_messages_of_two_connections_end_the_same_in_every_order(make_rig, connections, expected):
+    first, second = connections
+    ends = set()
+    for places in itertools.combinations(range(len(first) + len(second)), len(first)):
+        rig, left, right = make_rig(), iter(first), iter(second)
+        for place in range(len(first) + len(second)):
+            tell(rig, *next(left if place in places else right))
+            rig.step()
+        ends.add(in_force(rig))
+    assert ends == expected
 
 
 class Loop:

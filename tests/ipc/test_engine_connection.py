@@ -305,6 +305,19 @@ def test_a_policy_change_answers_with_the_fence_or_with_why_not(endpoint):
     run(scenario())
 
 
+def test_a_late_answer_is_not_taken_for_the_answer_to_another_withdrawal(endpoint):
+    async def scenario():
+        engine, client = await connected(endpoint)
+        change = asyncio.create_task(client.configure_policy(1, {}, withdraws=3))
+        assert await engine.next(ConfigurePolicy) == ConfigurePolicy(1, {}, 3)
+        engine.say(PolicyAcknowledged(1, 5), PolicyAcknowledged(1, 6, None, 2), PolicyAcknowledged(1, 7, None, 3))
+        assert await change == 7
+        await client.close()
+        engine.server.close()
+
+    run(scenario())
+
+
 def test_a_policy_change_that_is_never_answered_ends_with_an_error(endpoint):
     async def scenario():
         engine, client = await connected(endpoint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import datetime as dt
 import pathlib
 
 import alembic.command
@@ -15,7 +16,7 @@ from factories import fill_store
 import migrations
 from service.store import database
 from service.store.database import check, migration_config, open_database, read_transaction, upgrade, write_transaction
-from service.store.tables import metadata, plans
+from service.store.tables import metadata, plans, policy_applications
 from service.store.timeline import plan_timeline
 
 VERSIONS = pathlib.Path(migrations.__file__).parent / "versions"
@@ -82,6 +83,14 @@ def test_the_tables_without_a_rowid_are_those_that_the_code_declares(store):
         assert sorted(found.scalars()) == sorted(
             table.name for table in metadata.tables.values() if not table.dialect_options["sqlite"]["with_rowid"]
         )
+
+
+def test_a_version_can_be_applied_twice_after_the_same_fence(any_store):
+    """An idle engine takes a version, and goes back from it before it made another plan."""
+    row = {"version": 1, "run_id": "run-1", "fence": 0, "applied_at": dt.datetime(2026, 3, 1, tzinfo=dt.UTC)}
+    with write_transaction(any_store) as connection:
+        connection.execute(policy_applications.insert(), [row, row])
+        assert connection.scalar(sa.select(sa.func.count()).select_from(policy_applications)) == 2
 
 
 def test_the_view_has_the_columns_that_queries_use(any_store):

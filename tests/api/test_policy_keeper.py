@@ -1,0 +1,80 @@
+"""The engine is looked after on every connection, and while it may hold a withdrawn policy."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import types
+
+import msgspec
+import pytest
+from fake_engine import READY
+
+from service.api import policy_keeper
+from service.control.errors import ChangeInProgress
+
+
+class Control:
+    """Notes what it is asked; `errors` are raised first."""
+
+    def __init__(self):
+        self.owes_engine = False
+        self.errors = []
+        self.asked = asyncio.Queue()
+
+    async def reconcile(self, version):
+        if self.errors:
+            raise self.errors.pop(0)
+        self.owes_engine = False
+        self.asked.put_nowait(version)
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    monkeypatch.setattr(policy_keeper, "POLL_S", 0)
+
+
+@contextlib.asynccontextmanager
+async def kept(engine, control):
+    task = asyncio.create_task(policy_keeper.keep_policy(engine, control))
+    try:
+        async with asyncio.timeout(10):
+            yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def some_rounds():
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+def test_each_connection_is_checked_once_even_to_the_same_engine():
+    async def story():
+        engine, control = types.SimpleNamespace(state="ready", ready=READY), Control()
+        control.errors = [ChangeInProgress("wait")]
+        async with kept(engine, control):
+            assert await control.asked.get() == 1
+            await some_rounds()
+            assert control.asked.empty()
+            engine.ready = msgspec.structs.replace(READY, policy_version=2)
+            assert await control.asked.get() == 2
+
+    asyncio.run(story())
+
+
+def test_a_debt_to_the_engine_is_paid_on_the_same_connection():
+    async def story():
+        engine, control = types.SimpleNamespace(state="ready", ready=READY), Control()
+        async with kept(engine, control):
+            await control.asked.get()
+            control.owes_engine = True
+            await control.asked.get()
+            await some_rounds()
+            assert control.asked.empty()
+            engine.state, control.owes_engine = "down", True
+            await some_rounds()
+            assert control.asked.empty()
+
+    asyncio.run(story())
