@@ -36,9 +36,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     device: Annotated[str, about("What the programs run on.")] = "cpu"
     dtype: Annotated[str, about("The number format of weights and KV pages.")] = "float32"
     max_context: Annotated[
-        int | None, about("Tokens of prompt and output per request; the model's own by default.")
+        int | None,
+        about("Tokens of prompt and output per request; by default the model's own limit, but at most 2,048."),
     ] = None
-    kv_pages: Annotated[int | None, about("KV pages in the pool; enough for the request slots by default.")] = None
+    kv_pages: Annotated[
+        int | None,
+        about("KV pages in the pool; by default 16 full contexts, but at most a quarter of the machine's memory."),
+    ] = None
     request_slots: Annotated[int, about("Requests that may be resident at once.")] = 64
     threads: Annotated[int, about("Threads for the arithmetic on a CPU; all cores but one by default.")]
     prefill_capacities: Annotated[

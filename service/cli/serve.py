@@ -21,7 +21,7 @@ from service.supervisor.start import serve as supervise
 SMALLEST_JOURNAL = 2 << 20
 FIELDS = {field.name: field for field in msgspec.structs.fields(Settings)}
 DEFAULT_TEXTS = {
-    "data_dir": "$HELIOS_DATA_DIR, or ~/.local/share/helios",
+    "data_dir": "$HELIOS_DATA_DIR, else $XDG_DATA_HOME/helios, else ~/.local/share/helios",
     "database": "<data-dir>/helios.db",
     "threads": "all cores but one",
     "journal_budget": "1GiB",
