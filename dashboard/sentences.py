@@ -54,8 +54,19 @@ def headline(plan: Row, alternatives: Sequence[Row]) -> str:
 
 
 def _winner(row: Row) -> str:
-    text = shape_words(row)
-    return text[0].upper() + text[1:]
+    return _capital(shape_words(row))
+
+
+def _rival(plan: Row, rival: Row) -> str:
+    """The rival's shape; one of the winner's own shape differs in whom it would have served."""
+    name = shape_words(rival)
+    if name != shape_words(plan):
+        return name
+    return f"{name} for " + ("another request" if rival["active_rows"] == 1 else "other requests")
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _discovery(plan: Row, alternatives: Sequence[Row]) -> str:
@@ -81,10 +92,12 @@ def _discovery(plan: Row, alternatives: Sequence[Row]) -> str:
 def _work_comparison(plan: Row, rival: Row) -> str:
     ours, theirs = quantity(plan["value_rate"]), quantity(rival["value_rate"])
     if is_tie(plan, rival):
-        return f" It tied at {ours} of work with {shape_words(rival)}; {TIE_RULES}."
+        return f" It tied at {ours} of work with {_rival(plan, rival)}; {TIE_RULES}."
     if plan["value_rate"] > rival["value_rate"]:
-        return f" Of the unmeasured graphs it promised the most work: {ours} against {theirs} for {shape_words(rival)}."
-    return f" {_winner(rival)} promised more work ({theirs} against {ours})."
+        return (
+            f" Of the unmeasured graphs it promised the most work: {ours} against {theirs} for {_rival(plan, rival)}."
+        )
+    return f" {_capital(_rival(plan, rival))} promised more work ({theirs} against {ours})."
 
 
 def _solo_prefill(plan: Row, alternatives: Sequence[Row]) -> str:
@@ -92,8 +105,9 @@ def _solo_prefill(plan: Row, alternatives: Sequence[Row]) -> str:
     rivals = comparable(plan, alternatives)
     if rivals and plan["value_rate"] < rivals[0]["value_rate"]:
         text += (
-            f" {_winner(rivals[0])} scored higher for this one step ({quantity(rivals[0]['value_rate'])} against "
-            f"{quantity(plan['value_rate'])} per ms), but the whole prompt ends sooner this way."
+            f" {_capital(_rival(plan, rivals[0]))} scored higher for this one step "
+            f"({quantity(rivals[0]['value_rate'])} against {quantity(plan['value_rate'])} per ms), "
+            "but the whole prompt ends sooner this way."
         )
     return text
 
@@ -105,14 +119,14 @@ def _ordinary(plan: Row, alternatives: Sequence[Row]) -> str:
     rival = rivals[0]
     ours, theirs = quantity(plan["value_rate"]), quantity(rival["value_rate"])
     if is_tie(plan, rival):
-        return f"{_winner(plan)} tied with {shape_words(rival)} at {ours} per ms; {TIE_RULES}."
+        return f"{_winner(plan)} tied with {_rival(plan, rival)} at {ours} per ms; {TIE_RULES}."
     if plan["value_rate"] < rival["value_rate"]:
         return (
-            f"{_winner(plan)} was run although {shape_words(rival)} scored higher ({theirs} against {ours} per ms). "
+            f"{_winner(plan)} was run although {_rival(plan, rival)} scored higher ({theirs} against {ours} per ms). "
             "The recorded scores alone do not explain this decision."
         )
     return (
-        f"{_winner(plan)} was chosen over {shape_words(rival)}: it was worth {ours} per ms against {theirs}"
+        f"{_winner(plan)} was chosen over {_rival(plan, rival)}: it was worth {ours} per ms against {theirs}"
         f"{_because(plan, rival)}."
     )
 

@@ -82,13 +82,27 @@
     helios.nameOrigin = (_, command) =>
         command ? command.replace(/https?:\/\/[^/\s]+/, window.location.origin) : window.dash_clientside.no_update;
 
-    helios.mergeTimeline = function (delta, figure, rows) {
+    // The part of the time axis that was zoomed into; null follows the newest plans.
+    helios.noteZoom = function (relayout) {
+        if (relayout && "xaxis.range[0]" in relayout) return [relayout["xaxis.range[0]"], relayout["xaxis.range[1]"]];
+        if (relayout && "xaxis.autorange" in relayout) return null;
+        return window.dash_clientside.no_update;
+    };
+
+    function zoomed(figure, zoom) {
+        if (!zoom) return figure;
+        const layout = Object.assign({}, figure.layout);
+        layout.xaxis = Object.assign({}, layout.xaxis, { range: zoom });
+        return { data: figure.data, layout: layout };
+    }
+
+    helios.mergeTimeline = function (delta, figure, rows, zoom) {
         const same = window.dash_clientside.no_update;
         if (!delta) return [same, same, same, same, same];
         if (delta.empty) return [same, [], null, true, false];
-        if (delta.replace || !figure) return [delta.figure, delta.rows, delta.cursor, false, true];
+        if (delta.replace || !figure) return [zoomed(delta.figure, zoom), delta.rows, delta.cursor, false, true];
         return [
-            mergeFigures(figure, delta.figure, delta.limit),
+            zoomed(mergeFigures(figure, delta.figure, delta.limit), zoom),
             mergeRows(rows, delta.rows, delta.limit),
             delta.cursor,
             false,

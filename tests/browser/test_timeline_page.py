@@ -117,16 +117,52 @@ def test_a_new_kind_gets_a_row_of_its_own(page: Page, address: str, store: sa.En
 
 
 def test_the_live_switch_pauses_and_resumes(page: Page, address: str, store: sa.Engine) -> None:
+    page.clock.install()
     open_timeline(page, address)
     page.get_by_label("Live").uncheck(force=True)
-    page.wait_for_function("!window.dash_clientside.helios.pause(true)")
-    fence = add_plan(store)
+    expect(page.get_by_label("Live")).not_to_be_checked()
     asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    page.get_by_label("Live").focus()
-    assert asked == [] or all("_dash-update-component" in url for url in asked)
+    page.on("request", lambda request: asked.append(request.post_data or ""))
+    page.clock.fast_forward(2_000)  # whatever was on its way
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    before = len(asked)
+    fence = add_plan(store)
+    page.clock.fast_forward(10_000)
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert asked[before:] == []
     page.get_by_label("Live").check(force=True)
     expect(page.locator(f"{ROWS}[row-index='0'] a")).to_have_text(str(fence))
+
+
+def shown_range(page: Page) -> list[str]:
+    found: list[str] = page.evaluate(
+        "document.querySelector('.timeline-graph .js-plotly-plot')._fullLayout.xaxis.range"
+    )
+    return found
+
+
+def test_news_leave_the_part_that_was_zoomed_into_alone(page: Page, address: str, store: sa.Engine) -> None:
+    open_timeline(page, address)
+    whole = shown_range(page)
+    box = page.locator(".timeline-graph .nsewdrag").bounding_box()
+    assert box is not None
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] * 0.4, middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.5, middle, steps=5)
+    page.mouse.move(box["x"] + box["width"] * 0.6, middle, steps=5)
+    page.mouse.up()
+    zoomed = shown_range(page)
+    assert zoomed != whole
+    fence = add_plan(store)
+    expect(page.locator(f"{ROWS}[row-index='0'] a")).to_have_text(str(fence))
+    assert shown_range(page) == zoomed
+    page.mouse.dblclick(box["x"] + box["width"] * 0.5, box["y"] + 2)
+    fence = add_plan(store)
+    expect(page.locator(f"{ROWS}[row-index='0'] a")).to_have_text(str(fence))
+    start, end = shown_range(page)
+    assert start < zoomed[0]
+    assert end > whole[1]
 
 
 def test_the_number_of_plans_can_be_chosen(page: Page, address: str) -> None:

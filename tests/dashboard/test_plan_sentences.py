@@ -54,6 +54,12 @@ def test_an_unmeasured_graph_says_so_and_compares_only_work_with_work(plan_row: 
     assert headline(plan, []).endswith("Nothing else could run.")
 
 
+def test_a_rival_of_the_same_shape_is_told_apart_by_whom_it_serves(plan_row: Rows, alternative_row: Rows) -> None:
+    plan = plan_row(kind="prefill", prefill_capacity=256, batch_capacity=1)
+    assert "over prefill 256 for another request: it was" in headline(plan, [alternative_row()])
+    assert "over prefill 256 for other requests: it was" in headline(plan, [alternative_row(active_rows=2)])
+
+
 def test_a_tie_names_the_rules(plan_row: Rows, alternative_row: Rows) -> None:
     text = headline(plan_row(), [alternative_row(value_rate=3.1)])
     assert text.startswith("Decode ×4 tied with prefill 256 at 3.10 per ms; exact ties go to the shorter duration")

@@ -94,6 +94,14 @@ def _register_browser_side(app: dash.Dash) -> None:
         Input(ids.TIMELINE_DELTA, "data"),
         State(ids.TIMELINE_GRAPH, "figure"),
         State(ids.TIMELINE_GRID, "rowData"),
+        State(ids.TIMELINE_ZOOM, "data"),
+        first_call=False,
+    )
+    in_browser(
+        app,
+        "noteZoom",
+        Output(ids.TIMELINE_ZOOM, "data"),
+        Input(ids.TIMELINE_GRAPH, "relayoutData"),
         first_call=False,
     )
     in_browser(

@@ -18,7 +18,9 @@ TICK_MS = 1000
 GRAPH_CONFIG: Any = {
     "displaylogo": False,
     "responsive": True,
-    "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d", "toImage"],
+    "modeBarButtonsToRemove": ["select2d", "lasso2d", "resetScale2d", "toImage"],
+    # The window moves with the news, so there is no first range to go back to: a double click follows them again.
+    "doubleClick": "autosize",
     # Plotly's own buttons can send the figure to its cloud service.
     "showSendToCloud": False,
     "showEditInChartStudio": False,
@@ -54,6 +56,7 @@ def layout(policy_version: int | None) -> Any:
             dcc.Store(id=ids.TIMELINE_STRIP_BUSY, data=False),
             dcc.Store(id=ids.TIMELINE_DELTA),
             dcc.Store(id=ids.TIMELINE_CURSOR),
+            dcc.Store(id=ids.TIMELINE_ZOOM),
             dcc.Store(id=ids.TIMELINE_POLICY, data=policy_version),
             dcc.Store(id=ids.TIMELINE_STRIP_STATE),
             html.Div(id=ids.TIMELINE_STRIP, className="strip"),
@@ -92,7 +95,7 @@ def _legend() -> list[Any]:
         "One bar is one plan, as long as the device was busy with it. ",
         html.Span([html.Span(className="swatch faint"), " still running"], className="legend-entry"),
         html.Span([html.Span(className="swatch hatched"), " failed, abandoned or lost"], className="legend-entry"),
-        html.Span("Select a bar to open its plan; drag to zoom, double-click for the whole window."),
+        html.Span("Select a bar to open its plan; drag to zoom, double-click to follow the newest again."),
     ]
 
 

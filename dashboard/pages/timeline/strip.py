@@ -8,7 +8,7 @@ from typing import Any
 from dash import dcc, html
 
 from dashboard.data import Strip
-from dashboard.formatting import count, utc
+from dashboard.formatting import count
 from dashboard.routing import POLICY_PATH
 
 
@@ -29,7 +29,7 @@ class Entry:
             [
                 html.Div(self.heading, className="strip-heading"),
                 html.Div(value, className=f"strip-value {self.tone}".strip()),
-                html.Div(self.detail, className="strip-detail"),
+                html.Div(self.detail, className="strip-detail", title=self.detail),
             ],
             className="strip-entry",
         )
@@ -47,8 +47,8 @@ def strip(found: Strip) -> list[Entry]:
         Entry("Model", run["model"], f"on {run['device']}"),
         Entry(
             "Engine run",
-            f"ended: {run['end_reason'] or 'unknown'}" if ended else "running",
-            f"{run['run_id']}, since {utc(run['started_at'])}",
+            f"ended: {run['end_reason'] or 'unknown'}" if ended else f"running since {run['started_at']:%b %-d, %H:%M}",
+            run["run_id"],
             "bad" if ended else "",
         ),
         policy,
