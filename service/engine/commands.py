@@ -147,7 +147,7 @@ def _refusal(core: Core, message: Submit) -> tuple[str, str] | None:
             f"{total} tokens need {-(-total // limits.page_tokens)} KV pages and the server has {limits.kv_pages} in "
             "all; shorten the prompt, lower max_tokens, or start the server with more --kv-pages"
         )
-    if core.table.waiting >= core.queue_limit:
+    if core.table.queued >= core.queue_limit:
         return "queue_full", f"{core.queue_limit} requests already wait; try again later"
     return None
 

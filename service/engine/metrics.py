@@ -117,10 +117,10 @@ class EngineMetrics:
 
     def requests(self, table: RequestTable, now_ns: int) -> None:
         """How many run and wait now."""
-        head = table.head
+        first = table.longest_waiting
         self._running.set(table.running)
         self._waiting.set(table.waiting)
-        self._oldest_wait.set(0.0 if head is None else max(0, now_ns - head.arrived_ns) / 1e9)
+        self._oldest_wait.set(0.0 if first is None else max(0, now_ns - first.arrived_ns) / 1e9)
 
     def refresh(
         self, now_ns: int, device: Device, scheduler: RequestScheduler, journal_bytes: int, malformed: int

@@ -12,7 +12,7 @@ def plan_and_commit(core: Core) -> Frame | None:
 
     Policy changes are applied before this call or after it, so a plan has exactly one version.
     """
-    if core.in_flight is not None or core.stopping or not core.table.running:
+    if core.in_flight is not None or core.stopping or not core.table.resident:
         return None
     began_ns = core.clock()
     plan = core.scheduler.plan()
@@ -28,7 +28,7 @@ def plan_and_commit(core: Core) -> Frame | None:
         request = core.table.get(lane.request_id)
         assert request is not None, "the scheduler plans for open requests only"
         if request.first_commit_ns is None:
-            request.first_commit_ns = committed_ns
+            core.table.start(request, committed_ns)
             core.metrics.queued(committed_ns - request.begun_ns)
     core.metrics.planned(plan, planned_ns - began_ns)
     core.in_flight = InFlight(fence, plan, committed_ns)

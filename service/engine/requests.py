@@ -100,6 +100,7 @@ class RequestTable:
         self._by_id: dict[str, EngineRequest] = {}
         self._by_client: dict[bytes, set[str]] = {}
         self._queue: collections.OrderedDict[str, EngineRequest] = collections.OrderedDict()
+        self._unstarted: collections.OrderedDict[str, EngineRequest] = collections.OrderedDict()
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._by_id
@@ -112,19 +113,34 @@ class RequestTable:
         return iter(list(self._by_id.values()))
 
     @property
-    def waiting(self) -> int:
-        """Queued requests."""
+    def queued(self) -> int:
+        """Requests that the scheduler does not hold yet."""
         return len(self._queue)
 
     @property
-    def running(self) -> int:
+    def resident(self) -> int:
         """Requests that the scheduler holds."""
         return len(self._by_id) - len(self._queue)
 
     @property
     def head(self) -> EngineRequest | None:
-        """The request that has waited longest."""
+        """The queued request that came first."""
         return next(iter(self._queue.values()), None)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that no graph has served yet, queued or resident: whoever is starved shows here."""
+        return len(self._unstarted)
+
+    @property
+    def running(self) -> int:
+        """Requests that some graph has served."""
+        return len(self._by_id) - len(self._unstarted)
+
+    @property
+    def longest_waiting(self) -> EngineRequest | None:
+        """The request that came first among those that no graph has served yet."""
+        return next(iter(self._unstarted.values()), None)
 
     def get(self, request_id: str) -> EngineRequest | None:
         """The open request of that id."""
@@ -140,6 +156,7 @@ class RequestTable:
         self._by_id[request.request_id] = request
         self._by_client.setdefault(request.client, set()).add(request.request_id)
         self._queue[request.request_id] = request
+        self._unstarted[request.request_id] = request
 
     def admit(self, request: EngineRequest, handle: RequestHandle) -> None:
         """The scheduler holds the request from now on."""
@@ -147,10 +164,16 @@ class RequestTable:
         request.handle = handle
         request.prompt = []
 
+    def start(self, request: EngineRequest, committed_ns: int) -> None:
+        """The request's first graph was committed."""
+        del self._unstarted[request.request_id]
+        request.first_commit_ns = committed_ns
+
     def remove(self, request: EngineRequest) -> None:
         """The request has ended."""
         del self._by_id[request.request_id]
         self._queue.pop(request.request_id, None)
+        self._unstarted.pop(request.request_id, None)
         ids = self._by_client[request.client]
         ids.discard(request.request_id)
         if not ids:

@@ -152,9 +152,9 @@ METRICS: tuple[Metric, ...] = (
         "Prepared graphs by what is known about their duration.",
         labels=(("state", tuple(state.value for state in CostState)),),
     ),
-    _gauge("flare_requests_running", "Requests that the scheduler holds."),
-    _gauge("flare_requests_waiting", "Requests in the engine's queue."),
-    _gauge("flare_oldest_wait_seconds", "Age of the oldest request that waits for a slot or for pages; 0 if none."),
+    _gauge("flare_requests_running", "Requests that at least one graph has served."),
+    _gauge("flare_requests_waiting", "Requests that no graph has served yet."),
+    _gauge("flare_oldest_wait_seconds", "Age of the oldest request that no graph has served yet; 0 if none."),
     _counter(
         "flare_requests_total",
         "Requests by how they ended; refused ones never entered the queue.",

@@ -15,7 +15,7 @@ def reach_queued(rig):
     rig.submit("a")
     rig.device.automatic = False
     rig.step()
-    assert rig.core.table.waiting == 1
+    assert rig.core.table.queued == 1
 
 
 def reach_admitted(rig):
@@ -176,7 +176,7 @@ def test_tokens_that_reach_nobody_are_not_reported_as_published(rig):
     assert rig.journal.of(OutputPublished) == []
     assert rig.ending("a").finish_reason == "abort"
     assert rig.ending("a").output_tokens == 1
-    assert rig.core.table.running == 0
+    assert rig.core.table.resident == 0
 
 
 def test_a_request_that_ends_as_its_client_vanishes_keeps_its_own_ending(rig):

@@ -92,6 +92,18 @@ def test_the_head_of_the_queue_waits_for_pages_and_the_gauge_shows_how_long(make
     assert rig.metric("flare_requests_waiting") == 0
 
 
+def test_a_request_that_is_admitted_but_never_chosen_counts_as_waiting(rig):
+    rig.device.automatic = False
+    rig.submit("a", prompt=64, output=32)
+    rig.submit("b", prompt=64, output=32)
+    rig.step()
+    assert [r.request_id for r in rig.journal.of(RequestAdmitted)] == ["a", "b"]
+    assert (rig.metric("flare_requests_running"), rig.metric("flare_requests_waiting")) == (1, 1)
+    rig.clock.advance(3_000 * MS)
+    rig.step()
+    assert rig.metric("flare_oldest_wait_seconds") == pytest.approx(3.0)
+
+
 def test_a_full_queue_refuses(make_rig):
     rig = make_rig(slots=1, queue_limit=2)
     rig.device.automatic = False
