@@ -13,11 +13,12 @@ from service.api.json_body import describe, parse_object, shown
 from service.api.openapi_bodies import PolicyOperation, RollbackOperation
 from service.api.responses import json_response
 from service.api.trace_routes import filters_of, whole_number
+from service.control.checks import MAX_ACTOR, MAX_NOTE
 from service.control.policy import PolicyVersion
 
 AnyRequest = Request[Any, Any, Any]
 DEFAULT_ACTOR = "api"
-MAX_ACTOR, MAX_NOTE, MAX_HISTORY = 200, 2_000, 1_000
+MAX_HISTORY = 1_000
 _READ_FIRST = 'Read GET /api/policy and send its version, for example If-Match: "3".'
 
 

@@ -11,7 +11,7 @@ from scheduler.policy import PRESETS, PolicyConfig
 from service.control.errors import InvalidChange
 
 MAX_ACTOR = 100
-MAX_NOTE = 500
+MAX_NOTE = 500  # characters; the API and the dashboard check with the same numbers
 MAX_VERSION = (1 << 63) - 1
 _JOINERS = "\u200c\u200d"  # invisible, and needed to write some names
 _AUDIT_ENTRIES = 32

@@ -138,6 +138,13 @@ def test_a_bad_actor_note_or_version_is_named_and_changes_nothing(control, fake_
     assert [row["outcome"] for row in rows(started_store, policy_attempts)] == ["invalid"]
 
 
+def test_the_error_of_a_text_that_is_too_long_names_the_limit(control):
+    with pytest.raises(InvalidChange, match="actor: has 101 characters; at most 100 are kept"):
+        run(change(control, coefficients={"token_fairness": 8}, actor="a" * 101))
+    with pytest.raises(InvalidChange, match="note: has 501 characters; at most 500 are kept"):
+        run(change(control, coefficients={"token_fairness": 8}, note="n" * 501))
+
+
 @pytest.mark.parametrize("actor", ["Zoë", "علی\u200cرضا", "o'brien", "x" * 100])
 def test_names_of_people_are_kept_as_they_are(control, actor):
     assert run(change(control, coefficients={"token_fairness": 8}, actor=actor)).actor == actor

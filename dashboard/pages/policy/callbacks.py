@@ -24,6 +24,7 @@ from dashboard.pages.policy.values import (
     show_with_hint,
 )
 from scheduler.policy import COEFFICIENT_BY_NAME, COEFFICIENTS, PRESETS
+from service.control.checks import MAX_ACTOR, MAX_NOTE
 from service.control.errors import ControlError
 from service.control.policy import PolicyVersion
 from service.store.errors import StoreError
@@ -31,8 +32,6 @@ from service.store.errors import StoreError
 ENTRIES = State(ids.coefficient(ALL), "value")
 ENTRY_IDS = State(ids.coefficient(ALL), "id")
 UNAVAILABLE = (ControlError, StoreError)
-MAX_ACTOR = 100
-MAX_NOTE = 300
 
 
 def register(app: dash.Dash, room: ControlRoom) -> None:
