@@ -134,7 +134,7 @@ def test_a_bad_value_is_422_and_nothing_changes(control_api, body):
 @pytest.mark.parametrize(("name", "longest"), [("actor", 100), ("note", 500)])
 def test_texts_are_kept_up_to_their_limit_and_the_error_names_it(control_api, name, longest):
     change = {"coefficients": {"token_fairness": 20}}
-    problems = problem(put(control_api, {**change, name: "x" * (longest + 1)}), 422, "invalid_policy")["problems"]
+    problems = problem(put(control_api, {**change, name: "x" * (longest + 1)}), 422, "invalid_value")["problems"]
     assert f"at most {longest} characters" in problems[name]
     unchanged(control_api)
     assert put(control_api, {**change, name: "x" * longest}).json()[name] == "x" * longest
