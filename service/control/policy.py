@@ -31,7 +31,6 @@ from service.control.versions import (
     Outcome,
     PolicyVersion,
     State,
-    list_attempts,
     list_versions,
     newest_applied,
     record_attempt,
@@ -107,10 +106,6 @@ class PolicyControl:
     async def history(self, limit: int = 100) -> list[PolicyVersion]:
         """The newest versions, newest first, refused ones too; unreadable ones are left out. Raises StoreError."""
         return await asyncio.to_thread(self._read, lambda connection: list_versions(connection, limit))
-
-    async def attempts(self, limit: int = 100) -> list[dict[str, Any]]:
-        """The newest rows of the audit `policy_attempts`, newest first. Raises StoreError."""
-        return await asyncio.to_thread(self._read, lambda connection: list_attempts(connection, limit))
 
     async def change(
         self,

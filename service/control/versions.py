@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, cast
 
@@ -22,7 +23,9 @@ from service.store.tables import policy_attempts, policy_versions
 State = Literal["pending", "applied", "refused"]
 Outcome = Literal["applied", "unchanged", "invalid", "stale", "pending", "refused"]
 MAX_REASON = 2000
+MAX_ATTEMPTS = 10_000
 _NO_POLICY = "the database holds no policy yet; `helios serve` writes the first one"
+_log = logging.getLogger(__name__)
 _versions = policy_versions.c
 
 
@@ -111,9 +114,15 @@ def find(connection: sa.Connection, version: int) -> PolicyVersion | None:
 
 
 def list_versions(connection: sa.Connection, limit: int) -> list[PolicyVersion]:
-    """The newest `limit` versions, newest first, in every state. Raises UnreadablePolicy."""
+    """The newest `limit` versions, newest first, in every state, without those that cannot be read."""
     query = sa.select(policy_versions).order_by(_versions.version.desc()).limit(limit)
-    return [version_of(row) for row in connection.execute(query).mappings()]
+    found = []
+    for row in connection.execute(query).mappings():
+        try:
+            found.append(version_of(row))
+        except UnreadablePolicy as error:
+            _log.warning("left out of the history: %s", error.__cause__)
+    return found
 
 
 def insert(
@@ -183,8 +192,8 @@ def record_attempt(
     actor: object,
     now: dt.datetime,
 ) -> None:
-    """Writes one row of the audit."""
-    connection.execute(
+    """Writes one row of the audit and drops those before the newest MAX_ATTEMPTS."""
+    made = connection.execute(
         policy_attempts.insert().values(
             at=now,
             actor=audited_text(actor),
@@ -193,9 +202,5 @@ def record_attempt(
             request=audited(request),
         )
     )
-
-
-def list_attempts(connection: sa.Connection, limit: int) -> list[dict[str, Any]]:
-    """The newest `limit` rows of the audit, newest first."""
-    query = sa.select(policy_attempts).order_by(policy_attempts.c.id.desc()).limit(limit)
-    return [dict(row) for row in connection.execute(query).mappings()]
+    (number,) = made.inserted_primary_key or (0,)
+    connection.execute(policy_attempts.delete().where(policy_attempts.c.id <= number - MAX_ATTEMPTS))

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from scheduler.errors import InvalidPolicy
 from scheduler.policy import PolicyConfig
+from service.control import versions
 from service.control.errors import (
     ChangeInProgress,
     InvalidChange,
@@ -267,6 +268,47 @@ def test_a_stored_version_with_impossible_values_is_named(control, started_store
         run(control.current())
 
 
+def test_one_unreadable_version_is_left_out_of_the_history_and_the_rest_is_shown(control, started_store, caplog):
+    async def story():
+        for version in (1, 2):
+            await change(control, expected_version=version, coefficients={"token_fairness": version})
+        with write_transaction(started_store) as connection:
+            damaged = policy_versions.update().where(policy_versions.c.version == 2)
+            connection.execute(damaged.values(newcomer_memory="elephant"))
+        assert [version.version for version in await control.history()] == [3, 1]
+        assert (await control.current()).version == 3
+        with pytest.raises(UnreadablePolicy):
+            await control.rollback(expected_version=3, to_version=2, actor="anna")
+
+    run(story())
+    assert "newcomer_memory" in caplog.text
+
+
+def test_the_audit_keeps_the_newest_attempts(control, started_store, monkeypatch):
+    monkeypatch.setattr(versions, "MAX_ATTEMPTS", 3)
+
+    async def story():
+        for number in range(5):
+            with pytest.raises(InvalidPolicy):
+                await change(control, coefficients={"no_such": number})
+        await change(control, coefficients={"token_fairness": 8})
+
+    run(story())
+    kept = rows(started_store, policy_attempts)
+    assert [row["outcome"] for row in kept] == ["invalid", "invalid", "applied"]
+    assert [row["request"]["coefficients"] for row in kept[:2]] == [{"no_such": 3}, {"no_such": 4}]
+
+
+def test_dropping_old_attempts_reads_no_whole_table(store):
+    with write_transaction(store) as connection:
+        seen = []
+        sa.event.listen(connection, "before_cursor_execute", lambda *given: seen.append(given[2:4]))
+        versions.record_attempt(connection, "invalid", "", {}, "anna", dt.datetime.now(dt.UTC))
+        (delete,) = [(text, values) for text, values in seen if text.startswith("DELETE")]
+        steps = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {delete[0]}", delete[1]).all()
+    assert [row[3] for row in steps] == ["SEARCH policy_attempts USING INTEGER PRIMARY KEY (rowid<?)"]
+
+
 def test_anything_can_be_written_into_the_audit(control, started_store):
     async def story():
         odd = {f"name{n}": n for n in range(100)} | {
@@ -277,10 +319,9 @@ def test_anything_can_be_written_into_the_audit(control, started_store):
         }
         with pytest.raises(InvalidPolicy):
             await change(control, coefficients=odd, actor="\ud800\0")
-        (row,) = await control.attempts()
-        return row
 
-    row = run(story())
+    run(story())
+    (row,) = rows(started_store, policy_attempts)
     assert row["actor"] == "��"
     assert row["request"]["coefficients"]["…"] == "72 more"
     assert row["at"].tzinfo is not None
