@@ -177,6 +177,10 @@ def _requests() -> None:
         sa.PrimaryKeyConstraint("run_id", "request_id", name="pk_requests"),
     )
     op.create_index("ix_requests_newest", "requests", ["arrived_at", "run_id", "request_id"])
+    unfinished = sa.text("finished_at IS NULL")
+    op.create_index(
+        "ix_requests_unfinished", "requests", ["run_id"], sqlite_where=unfinished, postgresql_where=unfinished
+    )
 
 
 def _plans() -> None:

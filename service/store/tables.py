@@ -107,6 +107,8 @@ policy_applications = sa.Table(
     sa.Index("ix_policy_applications_version", "version", "run_id", "fence"),
 )
 
+_UNFINISHED = sa.text("finished_at IS NULL")
+
 requests = sa.Table(
     "requests",
     metadata,
@@ -132,6 +134,8 @@ requests = sa.Table(
     sa.Column("trace_id", sa.Text),
     sa.Column("prefix_key", sa.Text),
     sa.Index("ix_requests_newest", "arrived_at", "run_id", "request_id"),
+    # Holds only what runs, so that the dashboard counts it each second whatever the table's size.
+    sa.Index("ix_requests_unfinished", "run_id", sqlite_where=_UNFINISHED, postgresql_where=_UNFINISHED),
 )
 
 plans = sa.Table(

@@ -85,6 +85,13 @@ def test_the_tables_without_a_rowid_are_those_that_the_code_declares(store):
         )
 
 
+def test_the_index_of_unfinished_requests_holds_only_those(any_store):
+    with read_transaction(any_store) as connection:
+        indexes = {index["name"]: index for index in sa.inspect(connection).get_indexes("requests")}
+    condition = indexes["ix_requests_unfinished"]["dialect_options"][f"{any_store.dialect.name}_where"]
+    assert str(condition).strip("()") == "finished_at IS NULL"
+
+
 def test_a_version_can_be_applied_twice_after_the_same_fence(any_store):
     """An idle engine takes a version, and goes back from it before it made another plan."""
     row = {"version": 1, "run_id": "run-1", "fence": 0, "applied_at": dt.datetime(2026, 3, 1, tzinfo=dt.UTC)}

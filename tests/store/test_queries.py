@@ -11,6 +11,7 @@ from factories import STARTED_AT, fill_store
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dashboard.data import read_strip
 from service.store.database import read_transaction, write_transaction
 from service.store.errors import InvalidFilter
 from service.store.queries import (
@@ -348,9 +349,8 @@ READS = {
 }
 
 
-@pytest.mark.parametrize("name", READS)
-def test_lists_read_an_index_and_never_a_whole_table(store, name):
-    fill_store(store, plans=40, requests=4)
+def steps_of(store, read):
+    """SQLite's query plan of each statement of `read`."""
     seen = []
 
     def note(_connection, _cursor, text, values, *_rest):
@@ -358,12 +358,24 @@ def test_lists_read_an_index_and_never_a_whole_table(store, name):
 
     with read_transaction(store) as connection:
         sa.event.listen(connection, "before_cursor_execute", note)
-        READS[name](connection)
-        steps = [
+        read(connection)
+        return [
             row[3]
             for text, values in list(seen)
             for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", values).all()
         ]
+
+
+def test_the_dashboard_counts_running_requests_in_the_index_of_those(store):
+    fill_store(store, plans=40, requests=4)
+    steps = steps_of(store, lambda connection: read_strip(connection, STARTED_AT))
+    assert "SEARCH requests USING INDEX ix_requests_unfinished (run_id=?)" in steps
+
+
+@pytest.mark.parametrize("name", READS)
+def test_lists_read_an_index_and_never_a_whole_table(store, name):
+    fill_store(store, plans=40, requests=4)
+    steps = steps_of(store, READS[name])
     assert steps
     assert [step for step in steps if re.fullmatch(r"SCAN (plans|p|q|requests|plan_lanes)", step)] == []
     sorts = [step for step in steps if "TEMP B-TREE FOR ORDER" in step]
