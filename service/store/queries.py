@@ -92,7 +92,7 @@ def list_plans(
 ) -> Page:
     """Plans, newest first. `since` is included, `until` excluded; `request` keeps the plans that served it."""
     size, start = filters.limit_filter(limit), filters.read_plan_cursor(cursor)
-    query = within(sa.select(plans), plans.c.committed_at, since, until)
+    query = _within(sa.select(plans), plans.c.committed_at, since, until)
     query = _equal(query, plans.c.kind, filters.one_of("kind", kind, KINDS))
     query = _equal(query, plans.c.reason, filters.one_of("reason", reason, REASONS))
     query = _equal(query, plans.c.outcome, filters.one_of("outcome", outcome, OUTCOMES))
@@ -106,7 +106,7 @@ def list_plans(
         query = query.where(sa.tuple_(plans.c.run_id, plans.c.fence).in_(lanes))
     if start is not None:
         query = query.where(_plan_position < _key(start.at, start.run_id, start.fence))
-    rows = rows_of(bind, query.order_by(*_PLAN_ORDER).limit(size + 1))
+    rows = _rows(bind, query.order_by(*_PLAN_ORDER).limit(size + 1))
     return _page(rows, size, lambda row: filters.PlanCursor(row["committed_at"], row["run_id"], row["fence"]))
 
 
@@ -115,33 +115,14 @@ def get_plan(bind: Bind, run_id: str, fence: int) -> PlanDetail | None:
     if not _could_be_key(run_id, fence):
         return None
     with read_transaction(bind) as connection:
-        found = rows_of(connection, sa.select(plans).where(plans.c.run_id == run_id, plans.c.fence == fence))
+        found = _rows(connection, sa.select(plans).where(plans.c.run_id == run_id, plans.c.fence == fence))
         if not found:
             return None
         lanes, alternatives = (
-            rows_of(
-                connection, sa.select(table).where(table.c.run_id == run_id, table.c.fence == fence).order_by(order)
-            )
+            _rows(connection, sa.select(table).where(table.c.run_id == run_id, table.c.fence == fence).order_by(order))
             for table, order in ((plan_lanes, plan_lanes.c.lane), (plan_alternatives, plan_alternatives.c.rank))
         )
     return PlanDetail(found[0], lanes, alternatives)
-
-
-def recent_plans(bind: Bind, limit: int, after: tuple[str, int] | None = None) -> list[Row]:
-    """The newest `limit` plans, newest first; with `after`, only those behind that (run_id, fence).
-
-    When `limit` rows come back there may be more between them and `after`. An `after` that is not in the store
-    (pruned) is ignored.
-    """
-    size = filters.limit_filter(limit)
-    query = sa.select(plans).order_by(*_PLAN_ORDER).limit(size)
-    with read_transaction(bind) as connection:
-        if after is not None and _could_be_key(*after):
-            key = sa.select(plans.c.committed_at).where(plans.c.run_id == after[0], plans.c.fence == after[1])
-            known_at = connection.execute(key).scalar()
-            if known_at is not None:
-                query = query.where(_plan_position > _key(known_at, *after))
-        return rows_of(connection, query)
 
 
 def plan_neighbours(bind: Bind, run_id: str, fence: int) -> tuple[int | None, int | None]:
@@ -171,7 +152,7 @@ def list_requests(
 ) -> Page:
     """Requests by arrival, newest first. finish_reason "running" keeps those that have not ended."""
     size, start = filters.limit_filter(limit), filters.read_request_cursor(cursor)
-    query = within(sa.select(requests), requests.c.arrived_at, since, until)
+    query = _within(sa.select(requests), requests.c.arrived_at, since, until)
     query = _equal(query, requests.c.run_id, filters.identifier("run", run))
     query = _equal(query, requests.c.request_id, filters.identifier("request", request))
     if filters.one_of("finish_reason", finish_reason, FINISHES) == RUNNING:
@@ -180,7 +161,7 @@ def list_requests(
         query = _equal(query, requests.c.finish_reason, finish_reason)
     if start is not None:
         query = query.where(_request_position < _key(start.at, start.run_id, start.request_id))
-    rows = rows_of(bind, query.order_by(*_REQUEST_ORDER).limit(size + 1))
+    rows = _rows(bind, query.order_by(*_REQUEST_ORDER).limit(size + 1))
     return _page(rows, size, lambda row: filters.RequestCursor(row["arrived_at"], row["run_id"], row["request_id"]))
 
 
@@ -189,14 +170,14 @@ def get_request(bind: Bind, run_id: str, request_id: str) -> Row | None:
     if not (_could_be_key(run_id, 0) and _could_be_key(request_id, 0)):
         return None
     query = sa.select(requests).where(requests.c.run_id == run_id, requests.c.request_id == request_id)
-    found = rows_of(bind, query)
+    found = _rows(bind, query)
     return found[0] if found else None
 
 
 def list_runs(bind: Bind, *, limit: int | str = 100) -> list[Row]:
     """Engine runs, newest first."""
     order = (engine_runs.c.started_at.desc(), engine_runs.c.run_id.desc())
-    return rows_of(bind, sa.select(engine_runs).order_by(*order).limit(filters.limit_filter(limit)))
+    return _rows(bind, sa.select(engine_runs).order_by(*order).limit(filters.limit_filter(limit)))
 
 
 def trace_health(bind: Bind) -> TraceHealth:
@@ -208,14 +189,14 @@ def trace_health(bind: Bind) -> TraceHealth:
             last_committed_at=connection.execute(sa.select(sa.func.max(plans.c.committed_at))).scalar(),
             in_flight=_count(connection, sa.select(sa.func.count()).where(plans.c.outcome == "in_flight")),
             gap_count=_count(connection, sa.select(sa.func.count()).select_from(trace_gaps)),
-            gaps=rows_of(connection, sa.select(trace_gaps).order_by(trace_gaps.c.id.desc()).limit(100)),
-            offsets=rows_of(
+            gaps=_rows(connection, sa.select(trace_gaps).order_by(trace_gaps.c.id.desc()).limit(100)),
+            offsets=_rows(
                 connection, sa.select(journal_offsets).order_by(journal_offsets.c.journal_id, journal_offsets.c.sink)
             ),
         )
 
 
-def within(
+def _within(
     query: sa.Select[*tuple[Any, ...]], column: sa.ColumnClause[Any], since: Time, until: Time
 ) -> sa.Select[*tuple[Any, ...]]:
     """`query` limited to `column` from `since` (included) to `until` (excluded). Raises InvalidFilter."""
@@ -242,7 +223,7 @@ def _could_be_key(text: str, number: int) -> bool:
     return text.isprintable() and len(text) <= filters.MAX_TEXT and -(1 << 63) <= number < 1 << 63
 
 
-def rows_of(bind: Bind, query: sa.Select[*tuple[Any, ...]]) -> list[Row]:
+def _rows(bind: Bind, query: sa.Select[*tuple[Any, ...]]) -> list[Row]:
     """The query's rows as dicts. Raises StoreError."""
     with read_transaction(bind) as connection:
         return [dict(row) for row in connection.execute(query).mappings()]

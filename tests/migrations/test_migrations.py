@@ -14,10 +14,10 @@ from alembic.runtime.migration import MigrationContext
 from factories import fill_store
 
 import migrations
+from scheduler.policy import COEFFICIENT_BY_NAME
 from service.store import database
 from service.store.database import check, migration_config, open_database, read_transaction, upgrade, write_transaction
 from service.store.tables import metadata, plans, policy_applications
-from service.store.timeline import plan_timeline
 
 VERSIONS = pathlib.Path(migrations.__file__).parent / "versions"
 STEP = '''"""Test step."""
@@ -100,10 +100,11 @@ def test_a_version_can_be_applied_twice_after_the_same_fence(any_store):
         assert connection.scalar(sa.select(sa.func.count()).select_from(policy_applications)) == 2
 
 
-def test_the_view_has_the_columns_that_queries_use(any_store):
+def test_the_view_has_the_columns_of_plans_the_gap_and_the_policy(any_store):
     with read_transaction(any_store) as connection:
         found = [column["name"] for column in sa.inspect(connection).get_columns("plan_timeline")]
-    assert found == [column.name for column in plan_timeline.columns]
+    of_policy = ["policy_actor", "policy_note", "policy_preset", "policy_applied_at", *COEFFICIENT_BY_NAME]
+    assert found == [*(column.name for column in plans.columns), "gap_ms", *of_policy]
 
 
 def test_every_migration_says_its_purpose_locks_and_undo():
