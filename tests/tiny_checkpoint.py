@@ -38,7 +38,10 @@ def tiny_config(**changes) -> LlamaConfig:
 
 
 def write_tiny_checkpoint(directory: pathlib.Path, *, seed: int = 0, max_shard_size="1GB", dtype=None, **changes):
-    """Write config.json, safetensors and tokenizer files, and return the transformers model."""
+    """Write config.json, safetensors and tokenizer files, and return the transformers model.
+
+    With `eos_token_id=None` the tokenizer names no end token either, so that no answer ends by itself.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = LlamaForCausalLM(tiny_config(**changes)).eval()
@@ -51,5 +54,6 @@ def write_tiny_checkpoint(directory: pathlib.Path, *, seed: int = 0, max_shard_s
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([END])
     tokenizer.save(str(directory / "tokenizer.json"))
-    (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHAT_TEMPLATE, "eos_token": END}))
+    end = {} if changes.get("eos_token_id", 256) is None else {"eos_token": END}
+    (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHAT_TEMPLATE, **end}))
     return model

@@ -1,4 +1,4 @@
-"""A tiny checkpoint that talks for ever, and the browser."""
+"""A tiny checkpoint that talks for ever."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ import pathlib
 
 import pytest
 from tiny_checkpoint import write_tiny_checkpoint
-
-from tests.browser.conftest import browser, chromium_path, context, page, watch
-
-__all__ = ["browser", "chromium_path", "context", "page", "watch"]
 
 
 @pytest.fixture(scope="session")

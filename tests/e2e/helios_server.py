@@ -6,36 +6,16 @@ import contextlib
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import httpx
 import openai
 import sqlalchemy as sa
+from waiting import free_port, wait_until
 
 START_SECONDS = 120.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def wait_until(condition: Callable[[], object], what: str, seconds: float = 20.0) -> object:
-    """Polls until `condition` gives something true and returns it; fails the test after `seconds`."""
-    deadline = time.monotonic() + seconds
-    pause = threading.Event()
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < deadline, f"waited {seconds} s in vain: {what}"
-        pause.wait(0.02)
 
 
 def children_of(pid: int) -> dict[str, int]:
@@ -52,12 +32,17 @@ def children_of(pid: int) -> dict[str, int]:
     return found
 
 
+def process_state(pid: int) -> str:
+    """The kernel's letter for the process's state: R, S, D, T (stopped), Z (zombie); empty when there is none."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
 def alive(pid: int) -> bool:
     """Whether the process runs (a zombie does not)."""
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    return process_state(pid) not in ("", "Z")
 
 
 class HeliosServer:
@@ -109,7 +94,7 @@ class HeliosServer:
     def child(self, module: str) -> int:
         return wait_until(lambda: children_of(self.process.pid).get(module), f"the process {module}")
 
-    def stop(self, seconds: float = 15.0) -> int:
+    def stop(self, seconds: float = 60.0) -> int:
         """SIGTERM, then the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)

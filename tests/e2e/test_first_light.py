@@ -7,8 +7,9 @@ import json
 import httpx
 import pytest
 from playwright.sync_api import expect
+from waiting import wait_until
 
-from tests.e2e.helios_server import serving, wait_until
+from tests.e2e.helios_server import serving
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -161,6 +162,8 @@ def test_a_coefficient_changed_over_http_is_in_the_next_plans(helios):
 def test_a_coefficient_changed_in_a_browser_is_in_the_next_plans(helios, page):
     before, _ = policy(helios)
     wanted = before["coefficients"]["token_fairness"] + 1234
+    first = chat(helios)
+    finished(helios, first)
     page.goto(f"{helios.base}/dashboard/policy")
     expect(page.locator("#policy-diff")).to_contain_text("No difference")
     page.locator(".coefficient", has_text="token_fairness").get_by_role("textbox").fill(str(wanted))
@@ -172,9 +175,12 @@ def test_a_coefficient_changed_in_a_browser_is_in_the_next_plans(helios, page):
     after, _ = policy(helios)
     assert after["version"] == before["version"] + 1
     assert after["coefficients"] == before["coefficients"] | {"token_fairness": wanted}
-    request = chat(helios)
-    finished(helios, request)
-    assert {p["policy_version"] for p in plans_of(helios, request)} == {after["version"]}
+    second = chat(helios)
+    finished(helios, second)
+    old, new = plans_of(helios, first), plans_of(helios, second)
+    assert {p["policy_version"] for p in old} == {before["version"]}
+    assert {p["policy_version"] for p in new} == {after["version"]}
+    assert max(p["token_price"] for p in new) > max(p["token_price"] for p in old)
     row = helios.rows("SELECT * FROM policy_versions WHERE version = :v", v=after["version"])[0]
     assert (row["state"], row["token_fairness"], row["parent_version"]) == ("applied", wanted, before["version"])
 
