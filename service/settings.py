@@ -15,6 +15,7 @@ from typing import Annotated
 
 import msgspec
 
+DEFAULT_SERVER = "http://127.0.0.1:8000"
 DEFAULT_MODEL = "smollm2-135m-instruct"
 SOCKET_PATH_BYTES = 107  # sockaddr_un holds 108 with the closing NUL
 SUPERVISOR_PID = "HELIOS_SUPERVISOR_PID"
@@ -72,6 +73,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return pathlib.Path(self.data_dir) / "run"
 
     @property
+    def address_path(self) -> pathlib.Path:
+        """Holds the running server's address, such as http://127.0.0.1:8000."""
+        return self.run_dir / "address"
+
+    @property
     def journal_dir(self) -> pathlib.Path:
         """The journal's segments."""
         return pathlib.Path(self.data_dir) / "journal"
@@ -122,6 +128,17 @@ def default_data_dir(environment: Mapping[str, str] | None = None) -> pathlib.Pa
     base = env.get("XDG_DATA_HOME")
     root = pathlib.Path(base) if base else pathlib.Path.home() / ".local" / "share"
     return (root / "helios").resolve()
+
+
+def server_address(environment: Mapping[str, str] | None = None) -> str:
+    """$HELIOS_SERVER, else the address of the server that runs on the default data directory, else port 8000's."""
+    env = os.environ if environment is None else environment
+    if env.get("HELIOS_SERVER"):
+        return env["HELIOS_SERVER"]
+    try:
+        return (default_data_dir(env) / "run" / "address").read_text(encoding="utf-8").strip() or DEFAULT_SERVER
+    except (OSError, UnicodeDecodeError):
+        return DEFAULT_SERVER
 
 
 def default_threads() -> int:

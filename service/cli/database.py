@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import click
 
-from service.cli.output import Function, fail, json_option, print_json
+from service.cli.output import Function, Group, fail, json_option, print_json
 from service.cli.serve import resolve_settings
 from service.store.database import DatabaseStatus, check, upgrade
 from service.store.errors import StoreError
 
 
-@click.group("db")
+@click.group("db", cls=Group)
 def database() -> None:
     """The trace store: bring it to this version, or look what state it is in.
 
@@ -51,12 +51,25 @@ def upgrade_command(database: str | None, data_dir: pathlib.Path | None, as_json
 def check_command(database: str | None, data_dir: pathlib.Path | None, integrity: bool, as_json: bool) -> None:
     """Say what is at the store's address, without changing it. Exits 1 unless it is at this version."""
     status = _asked(lambda url: check(url, integrity=integrity), database, data_dir)
+    found = {**dataclasses.asdict(status), "integrity": _integrity(status, integrity)}
     if as_json:
-        print_json(dataclasses.asdict(status))
+        print_json(found)
     else:
-        click.echo(f"{status.address}: {status.state}, schema {status.revision or 'none'}, this version {status.head}")
+        text = f"{status.address}: {status.state}, schema {status.revision or 'none'}, this version {status.head}"
+        click.echo(f"{text}; integrity {found['integrity']}" if integrity else text)
     if status.state != "current":
         raise click.exceptions.Exit(1)
+
+
+def _integrity(status: DatabaseStatus, asked: bool) -> str:
+    """What a check that went well says of a store's pages; damage ends it with an error."""
+    if not asked:
+        return "not checked"
+    if status.state == "missing":
+        return "not checked: there is no database"
+    if status.address.startswith("postgresql:"):
+        return "not checked: only a SQLite file is read whole; PostgreSQL has pg_amcheck"
+    return "ok"
 
 
 def _asked(

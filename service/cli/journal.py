@@ -10,13 +10,13 @@ from typing import Any
 import click
 from rich.console import Console
 
-from service.cli.output import Function, fail, json_option, print_json
+from service.cli.output import Function, Group, fail, json_option, print_json
 from service.journal.commands import describe, dump, verify
 from service.journal.errors import JournalError
 from service.settings import default_data_dir
 
 
-@click.group("journal")
+@click.group("journal", cls=Group)
 def journal() -> None:
     """What the engine wrote down before anyone saw it. Both commands only read, also while the server runs.
 

@@ -7,7 +7,7 @@ import importlib.metadata
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import IO, Any, NoReturn, TypeVar
 
 import click
 from rich.console import Console
@@ -45,6 +45,45 @@ def fail(message: str, code: int = 2) -> NoReturn:
     command = click.get_current_context().command_path
     click.echo(f"{command}: {' '.join(message.split())}", err=True)
     raise click.exceptions.Exit(code)
+
+
+class _NamesItself(click.Command):
+    """Gives its context to every usage error of its own arguments; click leaves it out of some."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx
+            raise
+
+
+class Command(_NamesItself):
+    """A command whose usage errors name it."""
+
+
+class Group(_NamesItself, click.Group):
+    """A group of such commands."""
+
+    command_class = Command
+
+
+class WrongUsage(click.ClickException):
+    """A usage error as one line that names the command and where its help is; exit 2."""
+
+    exit_code = 2
+
+    def __init__(self, error: click.UsageError) -> None:
+        context = error.ctx
+        self._command = context.command_path if context is not None else "helios"
+        text = error.format_message()
+        if isinstance(error, click.exceptions.NoArgsIsHelpError) and isinstance(error.cmd, click.Group):
+            text = f"name a command: {', '.join(error.cmd.commands)}"
+        super().__init__(" ".join(text.split()).rstrip("."))
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print it, to standard error if `file` is not given."""
+        click.echo(f"{self._command}: {self.message}; {self._command} --help says more", file=file, err=True)
 
 
 def _plain(value: object) -> str:

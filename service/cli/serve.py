@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from scheduler.policy import PRESETS
-from service.cli.output import Function, fail
+from service.cli.output import Command, Function, fail
 from service.cli.values import ByteSize, CoefficientType, HttpUrl
 from service.settings import Settings, default_data_dir, default_threads
 from service.store.database import database_url
@@ -80,7 +80,7 @@ def resolve_settings(given: dict[str, Any]) -> Settings:
     return msgspec.structs.replace(settings, database=database_url(settings))
 
 
-@click.command(epilog="Example: helios serve --port 8123 --data-dir ./data --scheduler-policy throughput")
+@click.command(cls=Command, epilog="Example: helios serve --port 8123 --data-dir ./data --scheduler-policy throughput")
 @settings_options
 @click.pass_context
 def serve(ctx: click.Context, /, **given: Any) -> None:

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from service.cli.database import database
 from service.cli.journal import journal
-from service.cli.output import VERSION
+from service.cli.output import VERSION, Group, WrongUsage
 from service.cli.policy import policy
 from service.cli.serve import serve
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+class Root(Group):
+    """Says wrong usage, its own and that of every command below it, in one line."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **extra)
+        except click.UsageError as error:
+            raise WrongUsage(error) from error
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            raise WrongUsage(error) from error
+
+
+@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(VERSION, prog_name="helios")
 def main() -> None:
     """Helios: a language-model server whose every scheduling decision can be seen, queried and steered.

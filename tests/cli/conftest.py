@@ -29,6 +29,7 @@ class ControlServer:
 
     def __init__(self) -> None:
         self.answers: dict[tuple[str, str], tuple[int, object]] = {}
+        self._once: dict[str, tuple[int, object]] = {}
         self.calls: list[tuple[str, str, str | None, object]] = []
         outer = self
 
@@ -37,7 +38,8 @@ class ControlServer:
                 size = int(self.headers.get("Content-Length") or 0)
                 body = json.loads(self.rfile.read(size)) if size else None
                 outer.calls.append((self.command, self.path, self.headers.get("If-Match"), body))
-                status, content = outer.answers[self.command, self.path.partition("?")[0]]
+                path = self.path.partition("?")[0]
+                status, content = outer._once.pop(path, None) or outer.answers[self.command, path]
                 payload = content if isinstance(content, bytes) else json.dumps(content).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(payload)))
@@ -52,6 +54,10 @@ class ControlServer:
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def answer_once(self, path: str, answer: tuple[int, object]) -> None:
+        """What the next call of this path gets, before `answers` apply again."""
+        self._once[path] = answer
 
     def close(self) -> None:
         self._server.shutdown()

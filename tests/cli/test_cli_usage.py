@@ -30,8 +30,34 @@ def test_every_command_has_help_with_an_example(helios, path):
 
 
 @pytest.mark.parametrize("path", [path for path, command in ALL.items() if not isinstance(command, click.Group)])
-def test_every_command_refuses_an_unknown_option_with_exit_2(helios, path):
-    assert helios(*path, "--no-such-option").exit_code == 2
+def test_every_command_refuses_an_unknown_option_in_one_line_that_names_its_help(helios, path):
+    result = helios(*path, "--no-such-option")
+    assert (result.exit_code, result.stdout) == (2, "")
+    command = f"helios {' '.join(path)}"
+    assert result.stderr.startswith(f"{command}: No such option")
+    assert result.stderr.endswith(f"; {command} --help says more\n")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "helios: name a command: serve, "),
+        (["policy"], "helios policy: name a command: show, "),
+        (["fly"], "helios: No such command 'fly'"),
+        (["policy", "fly"], "helios policy: No such command 'fly'"),
+        (["db", "check", "--database"], "helios db check: Option '--database' requires an argument"),
+        (["db", "check", "extra"], "helios db check: Got unexpected extra argument"),
+        (["policy", "set", "no_such=1"], "helios policy set: 'no_such=1' is not NAME=VALUE"),
+        (["serve", "--port", "0"], "helios serve: Invalid value for '--port'"),
+        (["policy", "show", "--server", "nowhere"], "helios policy show: Invalid value for '--server'"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_one_line_and_exit_2(helios, arguments, words):
+    result = helios(*arguments)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert result.stderr.startswith(words)
 
 
 @pytest.mark.parametrize(
