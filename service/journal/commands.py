@@ -34,13 +34,20 @@ class SegmentReport:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verification:
-    """A journal's segments and what is missing between and in them. `writer`: a process writes to it now."""
+    """A journal's segments and what is missing between and in them. `writer`: a process writes to it now.
+
+    Segments 1 to `removed_segments` are gone; they held `removed_records`, of which `evicted_records` went unread to
+    keep the budget and the others once every sink had them.
+    """
 
     journal_id: str
     writer: bool
     segments: list[SegmentReport]
     gaps: list[str]
     lost_records: int
+    removed_segments: int = 0
+    removed_records: int = 0
+    evicted_records: int = 0
 
     @property
     def whole(self) -> bool:
@@ -92,12 +99,15 @@ def verify(directory: pathlib.Path) -> Verification:
         segments,
         [f"{gap.reason} ({gap.lost_records} records)" for gap in gaps],
         sum(gap.lost_records for gap in gaps),
+        *_removed(directory, numbers),
     )
 
 
 def describe(result: Verification) -> list[str]:
     """The verification as lines of text."""
     lines = [f"journal {result.journal_id}, {'being written' if result.writer else 'no writer'}"]
+    if result.removed_segments:
+        lines.append(_removed_line(result))
     for segment in result.segments:
         lines.append(
             f"segment {segment.segment:>6}  run {segment.run_id or '?':<16}  {segment.state:<7} {segment.records:>9} "
@@ -105,8 +115,33 @@ def describe(result: Verification) -> list[str]:
             f"{segment.problem or 'whole'}"
         )
     lines += [f"missing: {gap}" for gap in result.gaps]
-    lines.append("everything is whole" if result.whole else f"{result.lost_records} records are known to be missing")
+    whole = "everything that is here is whole" if result.removed_segments else "everything is whole"
+    lines.append(whole if result.whole else f"{result.lost_records} records are known to be missing")
     return lines
+
+
+def _removed_line(result: Verification) -> str:
+    last = result.removed_segments
+    which, were = ("segment 1", "was") if last == 1 else (f"segments 1–{last}", "were")
+    records = f"{result.removed_records} records" if result.removed_records else "an unknown number of records"
+    if result.evicted_records:
+        return f"{which}, {records}, {were} removed: {result.evicted_records} unread to keep the budget, others shipped"
+    return f"{which}, {records}, {were} shipped to every sink and removed"
+
+
+def _removed(directory: pathlib.Path, numbers: list[int]) -> tuple[int, int, int]:
+    """Segments before the oldest one present, their records, and how many records were evicted in all."""
+    records = evicted = 0
+    for number in numbers:
+        try:
+            segment = SegmentFile(directory, number)
+        except (SegmentDamaged, FileNotFoundError):
+            continue
+        if number == numbers[0]:
+            records = segment.header.first_sequence
+        evicted = segment.evicted_records()  # the newest one's count is the latest
+        segment.close()
+    return (numbers[0] - 1 if numbers else 0), records, evicted
 
 
 def _open(directory: pathlib.Path) -> JournalReader:

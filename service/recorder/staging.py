@@ -83,6 +83,7 @@ class Staging:
         self._updates: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
         self._plans: dict[int, NewPlan] = {}
         self._requests: dict[str, Row] = {}
+        self._progress: dict[str, int] = defaultdict(int)
         self.ended: RunEnded | None = None
         self._handlers: dict[type, Callable[[Any], None]] = {
             RunStarted: self._run_started,
@@ -105,6 +106,7 @@ class Staging:
         for table, inserted in self._inserts.items():
             if inserted:
                 statements.insert(connection, table, inserted)
+        self._updates["progress"] = [(tokens, self._run_id, name) for name, tokens in self._progress.items()]
         for name in UPDATES:
             if self._updates[name]:
                 statements.update(connection, name, self._updates[name])
@@ -168,6 +170,7 @@ class Staging:
 
     def _completed(self, record: PlanCompleted) -> None:
         outcomes = record.lanes
+        self._request_progress(record)
         before_tokens = (
             record.started_ns,
             self._at(record.completed_ns),
@@ -196,6 +199,26 @@ class Staging:
             if lane.lane < len(plan.lanes):
                 row = plan.lanes[lane.lane]
                 row[_COMMITTED], row[_ACCEPTED] = lane.committed_tokens, lane.accepted_tokens
+
+    def _request_progress(self, record: PlanCompleted) -> None:
+        """Output tokens of requests still running, one update per request and transaction; its finish has the sum."""
+        request_ids = self._memory.lanes.get(record.fence)
+        for lane in record.lanes:
+            tokens = lane.committed_tokens
+            if not tokens:
+                continue
+            if request_ids is None:
+                key = (self._run_id, record.fence, lane.lane)
+                self._updates["progress_of_lanes"].append((tokens, self._run_id, *key))
+            elif lane.lane < len(request_ids):
+                self._request_tokens(request_ids[lane.lane], tokens)
+
+    def _request_tokens(self, request_id: str, tokens: int) -> None:
+        row = self._requests.get(request_id)
+        if row is None:
+            self._progress[request_id] += tokens
+        elif row[_FINISHED_AT] is None:
+            row[_REQUEST_OUTPUT] += tokens
 
     def _published(self, record: OutputPublished) -> None:
         plan = self._plans.get(record.fence)

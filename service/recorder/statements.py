@@ -39,6 +39,14 @@ _UPDATES = {
         " (SELECT request_id FROM plan_lanes WHERE run_id = ? AND fence = ? AND lane = ?)"
         " AND (first_output_at IS NULL OR first_output_at > ?)"
     ),
+    "progress": (
+        "UPDATE requests SET output_tokens = output_tokens + ?"
+        " WHERE run_id = ? AND request_id = ? AND finished_at IS NULL"
+    ),
+    "progress_of_lanes": (
+        "UPDATE requests SET output_tokens = output_tokens + ? WHERE run_id = ? AND request_id ="
+        " (SELECT request_id FROM plan_lanes WHERE run_id = ? AND fence = ? AND lane = ?) AND finished_at IS NULL"
+    ),
     "finished": (
         "UPDATE requests SET first_output_at = COALESCE(first_output_at, ?), finished_at = ?, output_tokens = ?,"
         " finish_reason = ?, error = ?, preemptions = ?, queue_ms = ?, prefill_ms = ?, decode_ms = ?, publish_ms = ?"

@@ -37,6 +37,23 @@ def test_verify_exits_0_for_a_whole_journal_and_1_for_a_damaged_one(helios, data
     assert "missing" in damaged.stdout
 
 
+def test_verify_says_which_segments_were_shipped_and_removed(helios, tmp_path):
+    for run in ("20261129T183000-00000000", "20261129T190000-00000000", "20261129T193000-00000000"):
+        writer = JournalWriter(tmp_path / "journal", run_id=run, segment_bytes=1 << 20)
+        writer.append([PolicyApplied(1, 0, 123, {"terminal_value": 256.0})] * 3, 0)
+        writer.close()
+    command = ("journal", "verify", "--data-dir", tmp_path)
+    assert helios(*command).stdout.splitlines()[-1] == "everything is whole"
+    segment_path(tmp_path / "journal", 1).unlink()
+    shipped = helios(*command)
+    assert shipped.stdout.splitlines()[1] == "segment 1, 3 records, was shipped to every sink and removed"
+    assert (shipped.exit_code, shipped.stdout.splitlines()[-1]) == (0, "everything that is here is whole")
+    segment_path(tmp_path / "journal", 2).unlink()
+    assert "segments 1–2, 6 records, were shipped to every sink and removed" in helios(*command).stdout
+    found = json.loads(helios(*command, "--json").stdout)
+    assert (found["removed_segments"], found["removed_records"], found["evicted_records"]) == (2, 6, 0)
+
+
 def test_a_missing_journal_is_said_with_exit_2(helios, tmp_path):
     for command in ("dump", "verify"):
         result = helios("journal", command, "--data-dir", tmp_path)

@@ -296,6 +296,19 @@ def test_verify_and_dump_tell_a_whole_journal(journal):
     assert lines[0]["shape"]["kind"] == "decode"
 
 
+def test_verify_tells_what_the_budget_removed_from_what_was_shipped(open_writer, helpers, tmp_path):
+    writer = open_writer(budget_bytes=256 << 10)
+    for fence in range(1, 201):
+        writer.append([helpers.plan(fence), *helpers.filler(fence, 800)], fence)
+    lost = writer.lost_records
+    writer.close()
+    result = commands.verify(tmp_path / "journal")
+    assert result.removed_segments == segment_numbers(tmp_path / "journal")[0] - 1 > 0
+    assert result.removed_records == result.evicted_records == lost > 0
+    assert f"{lost} unread to keep the budget" in commands.describe(result)[1]
+    assert not result.whole
+
+
 def test_verify_names_a_missing_end_and_a_wrong_directory(journal, tmp_path):
     last = segment_numbers(journal)[-1]
     path = segment_path(journal, last)

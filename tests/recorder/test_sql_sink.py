@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from service.journal.records import OutputPublished, RequestArrived, encoder
 from service.recorder import rows as row_builders
 from service.recorder.clock import RunClock
-from service.recorder.statements import INSERTS
+from service.recorder.statements import INSERTS, Statements
 from service.store.database import open_database
 from service.store.tables import (
     engine_runs,
@@ -111,6 +111,44 @@ def test_a_plan_in_flight_has_no_tokens_yet(any_store, tmp_path, make):
     assert plan["outcome"] == "in_flight"
     assert (plan["prompt_tokens"], plan["output_tokens"], plan["completed_at"]) == (0, 0, None)
     writer.close()
+
+
+@pytest.mark.parametrize("batch", [1, 2, 100])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_request_in_flight_shows_the_tokens_it_has_so_far(any_store, tmp_path, make, batch, restarted):
+    directory = tmp_path / "journal"
+    writer = make.JournalWriter(directory, run_id="run-1", segment_bytes=64 << 10)
+    frames = [[make.started(), make.arrived("a"), make.arrived("b"), make.plan(1, ["a", "b"])]]
+    frames.append([make.completed(1, 2), make.published(1, 2), make.plan(2, ["a"], 30), make.completed(2, 1, 60)])
+    frames.append([make.plan(3, ["b", "a"], 65)])
+    for frame in frames:
+        writer.append(frame, 1)
+        if restarted:
+            make.drain(any_store, directory, batch, close=False)
+    make.drain(any_store, directory, batch, close=False)
+    assert [row["output_tokens"] for row in make.rows(any_store, requests)] == [2, 1]
+    writer.append([make.completed(3, 2, 80)], 3)
+    make.drain(any_store, directory, batch, close=False)
+    assert [row["output_tokens"] for row in make.rows(any_store, requests)] == [3, 2]
+    writer.append([make.plan(4, ["a", "b"], 85), make.finished("a", 90, output_tokens=3)], 4)
+    make.drain(any_store, directory, batch, close=False)
+    writer.append([make.completed(4, 2, 99)], 4)  # what a finished request's last graph did is not counted
+    make.drain(any_store, directory, batch, close=False)
+    assert [row["output_tokens"] for row in make.rows(any_store, requests)] == [3, 3]
+    writer.close()
+
+
+def test_a_transaction_updates_a_running_request_once(store, tmp_path, make, monkeypatch):
+    updates: list[tuple[str, int]] = []
+    real = Statements.update
+    monkeypatch.setattr(Statements, "update", lambda s, c, n, r: updates.append((n, len(r))) or real(s, c, n, r))
+    make.write_frames(tmp_path / "journal", [[make.started(), make.arrived("a")]])
+    make.drain(store, tmp_path / "journal", close=False)
+    frames = [[make.plan(f, ["a"], 10 * f), make.completed(f, 1, 10 * f + 5)] for f in range(1, 9)]
+    make.write_frames(tmp_path / "journal", frames)
+    make.drain(store, tmp_path / "journal", 100, close=False)
+    assert [update for update in updates if "progress" in update[0]] == [("progress", 1)]
+    assert make.rows(store, requests)[0]["output_tokens"] == 8
 
 
 @pytest.mark.parametrize("successor", [True, False])
