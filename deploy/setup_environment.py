@@ -31,6 +31,8 @@ INPUTS = (LOCK, MODEL, ROOT / "pyproject.toml", pathlib.Path(__file__).resolve()
 OLDEST = (3, 11)
 NEEDED_BYTES = 4 << 30
 SPARE_BYTES = 200 << 20
+NOISE = re.compile(r"WARNING: Location '.*' is ignored: ")
+"""What pip says, many times over, of places in its configuration that this machine lacks."""
 STEPS = 5
 
 
@@ -157,10 +159,21 @@ def pip(*arguments: str) -> None:
     started, before = time.monotonic(), size_of(VENV)
     command = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar"]
     command += ["on" if sys.stdout.isatty() else "off", *(() if sys.stdout.isatty() else ("--quiet",)), *arguments]
-    if subprocess.run(command, check=False, cwd=ROOT).returncode != 0:
+    if run_quietly(command) != 0:
         raise SetupFailed(likely_cause())
     grown = (size_of(VENV) - before) / 1e6
     print(f"      done in {time.monotonic() - started:.0f} s, {grown:+.0f} MB", flush=True)
+
+
+def run_quietly(command: list[str]) -> int:
+    """Run a command and leave NOISE out of its standard error; returns its exit code."""
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, errors="replace") as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if not NOISE.match(line):
+                sys.stderr.write(line)
+                sys.stderr.flush()
+        return process.wait()
 
 
 def likely_cause() -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import pathlib
-import subprocess
 import sys
 import types
 import urllib.error
@@ -56,12 +55,19 @@ def test_a_failed_pip_is_explained_by_what_can_be_seen(setup, monkeypatch, free,
     def urlopen(*arguments: object, **options: object) -> None:
         raise network
 
-    failed = subprocess.CompletedProcess([], 1)
-    monkeypatch.setattr(setup.subprocess, "run", lambda *arguments, **options: failed)
+    monkeypatch.setattr(setup, "run_quietly", lambda command: 1)
     monkeypatch.setattr(setup.shutil, "disk_usage", lambda path: types.SimpleNamespace(free=free))
     monkeypatch.setattr(setup.urllib.request, "urlopen", urlopen)
     with pytest.raises(setup.SetupFailed, match=words):
         setup.pip("anything")
+
+
+def test_pips_words_about_missing_places_are_left_out_and_its_others_are_kept(setup, capfd):
+    lines = ["WARNING: Location '/mnt/wheels' is ignored: it is either a non-existing path or lacks a specific scheme."]
+    lines = [*lines * 3, "ERROR: No matching distribution found", "WARNING: Retrying"]
+    code = f"import sys; print('bar'); print({chr(10).join(lines)!r}, file=sys.stderr); sys.exit(3)"
+    assert setup.run_quietly([sys.executable, "-c", code]) == 3
+    assert tuple(capfd.readouterr()) == ("bar\n", "ERROR: No matching distribution found\nWARNING: Retrying\n")
 
 
 @pytest.fixture
