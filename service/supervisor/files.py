@@ -29,6 +29,11 @@ def write_engine_start(start: EngineStart) -> pathlib.Path:
     return _write(start.settings.run_dir / "engine.json", msgspec.json.encode(start))
 
 
+def write_address(settings: Settings, address: str) -> pathlib.Path:
+    """Where the server answers, for commands of the same user that are given no address: `run/address`."""
+    return _write(settings.address_path, f"{address}\n".encode())
+
+
 def _write(path: pathlib.Path, content: bytes) -> pathlib.Path:
     """Whole or not at all, and for this user alone: a database address can hold a password."""
     draft = path.with_suffix(".tmp")

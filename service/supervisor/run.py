@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import queue
@@ -10,7 +11,6 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from service.process import install_stop_handler
 from service.settings import EngineStart, Settings, child_environment
 from service.supervisor import files
 from service.supervisor.child import Child
@@ -18,8 +18,6 @@ from service.supervisor.errors import StartRefused
 from service.supervisor.probe import ReadinessProbe
 from service.supervisor.report import Report, base_url
 from service.supervisor.supervision import Action, Kill, Limits, Role, Say, Start, Supervision, Terminate
-
-STOP_DEADLINE_S = 4.95
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,10 +65,25 @@ class Supervisor:
         self._next_policy: FirstPolicy | None = None
         self._run_id = ""
 
-    def run(self) -> int:
-        """Start everything and return when everything has ended. Raises StartRefused before the first start."""
+    def prepare(self) -> None:
+        """Find the first engine's policy. Raises StartRefused."""
         self._next_policy = self._policy(self._settings)
-        install_stop_handler(lambda: self._events.put(_Stop()), STOP_DEADLINE_S)
+
+    def request_stop(self) -> None:
+        """Make run() stop everything in order and return. Any thread may call it, at any time."""
+        self._events.put(_Stop())
+
+    def run(self) -> int:
+        """Start everything and return the exit code when everything has ended."""
+        with contextlib.suppress(OSError):  # a full disk costs commands the address, not the server
+            files.write_address(self._settings, base_url(self._settings))
+        try:
+            return self._run()
+        finally:
+            with contextlib.suppress(OSError):
+                self._settings.address_path.unlink()
+
+    def _run(self) -> int:
         self._report.starting()
         self._carry_out(self._supervision.begin(time.monotonic()))
         while not self._supervision.ended:

@@ -6,8 +6,9 @@ import json
 import pathlib
 import sys
 
+from service.process import install_stop_handler
 from service.settings import Settings
-from service.supervisor import checks
+from service.supervisor.data_dir import DataDir
 from service.supervisor.report import Report
 from service.supervisor.run import Supervisor
 from service.supervisor.supervision import Limits, Role
@@ -28,8 +29,8 @@ commands = {
     for role in Role
 }
 versions = iter(range(1, 1000))
-lock = checks.claim_data_dir(settings)
-checks.make_socket_dir(settings)
+data_dir = DataDir(settings)
+data_dir.make_socket_dir()
 supervisor = Supervisor(
     settings,
     commands,
@@ -37,4 +38,6 @@ supervisor = Supervisor(
     Report(settings, "a-model"),
     Limits(**arguments["limits"]),
 )
+supervisor.prepare()
+install_stop_handler(supervisor.request_stop, 4.95)
 sys.exit(supervisor.run())

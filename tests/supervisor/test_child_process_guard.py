@@ -106,3 +106,32 @@ def test_the_supervisors_pid_is_read_back_and_anything_else_is_ignored():
     assert supervisor_pid({}) is None
     for text in ("", "x", "-1", "1.5", "٣"):
         assert supervisor_pid({SUPERVISOR_PID: text}) is None
+
+
+def test_put_back_handlers_are_the_former_ones_and_a_later_signal_does_what_it_did_before():
+    child = python(
+        """
+        import os, signal
+        from service.process import install_stop_handler
+        put_back = install_stop_handler(lambda: print("called", flush=True), 60)
+        put_back()
+        os.kill(os.getpid(), signal.SIGTERM)
+        """
+    )
+    assert child.communicate() == ("", "")
+    assert child.returncode == -signal.SIGTERM
+
+
+def test_leave_prints_what_was_written_and_waits_for_nothing():
+    child = python(
+        """
+        import atexit, sys, threading
+        from service.process import leave
+        atexit.register(print, "not reached")
+        threading.Thread(target=threading.Event().wait).start()
+        print("written")
+        leave(7)
+        """
+    )
+    assert child.communicate() == ("written\n", "")
+    assert child.returncode == 7

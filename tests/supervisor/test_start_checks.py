@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import fcntl
 import os
 import pathlib
 import socket
@@ -12,6 +13,7 @@ import pytest
 
 from service.settings import SOCKET_PATH_BYTES, Settings
 from service.supervisor import checks, files, preparation
+from service.supervisor.data_dir import DataDir
 from service.supervisor.errors import (
     DataDirBusy,
     DataDirUnusable,
@@ -29,17 +31,51 @@ def settings_in(folder: pathlib.Path, **changes: object) -> Settings:
 
 
 def test_a_data_directory_belongs_to_one_server_and_the_refusal_names_its_pid(tmp_path):
-    held = checks.claim_data_dir(settings_in(tmp_path))
+    held = DataDir(settings_in(tmp_path))
     with pytest.raises(DataDirBusy, match=rf"pid {os.getpid()}\b.*--data-dir"):
-        checks.claim_data_dir(settings_in(tmp_path))
+        DataDir(settings_in(tmp_path))
     held.release()
     held.release()
-    checks.claim_data_dir(settings_in(tmp_path)).release()
+    DataDir(settings_in(tmp_path)).release()
+
+
+def test_a_start_that_does_not_happen_leaves_the_data_directory_as_it_was(tmp_path):
+    made = DataDir(settings_in(tmp_path / "a" / "b"))
+    assert (tmp_path / "a" / "b" / "run").is_dir()
+    made.undo()
+    made.undo()
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "engine.metrics").write_text("of an earlier server")
+    (tmp_path / "lock").write_text("12345\n")
+    DataDir(settings_in(tmp_path)).undo()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["engine.metrics", "lock", "run"]
+    made = DataDir(settings_in(tmp_path / "c"))
+    (tmp_path / "c" / "helios.db").write_text("a database")
+    made.undo()
+    assert [path.name for path in (tmp_path / "c").iterdir()] == ["helios.db"]
+
+
+def test_a_lock_file_that_is_removed_while_it_is_taken_is_taken_again(tmp_path, monkeypatch):
+    first = DataDir(settings_in(tmp_path))
+    real = fcntl.flock
+
+    def flock(descriptor: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", real)
+        first.undo()  # the other server gives up after this one opened its file
+        real(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    second = DataDir(settings_in(tmp_path))
+    assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
+    with pytest.raises(DataDirBusy):
+        DataDir(settings_in(tmp_path))
+    second.release()
 
 
 def test_the_run_folder_is_private_even_when_it_was_not(tmp_path):
     (tmp_path / "run").mkdir(mode=0o755)
-    checks.claim_data_dir(settings_in(tmp_path)).release()
+    DataDir(settings_in(tmp_path)).release()
     assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o700
 
 
@@ -47,13 +83,13 @@ def test_a_data_directory_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     for name in ("file", "file/below"):
         with pytest.raises(DataDirUnusable, match="--data-dir"):
-            checks.claim_data_dir(settings_in(tmp_path / name))
+            DataDir(settings_in(tmp_path / name))
 
 
 @pytest.mark.skipif(not pathlib.Path("/proc/self").is_dir(), reason="needs a read-only folder that binds root too")
 def test_a_data_directory_that_cannot_be_written_is_refused():
     with pytest.raises(DataDirUnusable, match="cannot write to the data directory /proc/self/helios"):
-        checks.claim_data_dir(settings_in(pathlib.Path("/proc/self/helios")))
+        DataDir(settings_in(pathlib.Path("/proc/self/helios")))
 
 
 def test_a_port_in_use_is_refused_and_a_free_one_is_left_free():
@@ -112,14 +148,15 @@ def test_a_socket_path_too_long_for_the_kernel_moves_to_a_short_private_folder(t
     assert len(os.fsencode(endpoint)) <= SOCKET_PATH_BYTES
     assert endpoint == settings_in(tmp_path / ("d" * 60) / ("e" * 60)).engine_endpoint.removeprefix("ipc://")
     assert long.socket_dir != settings_in(tmp_path / ("d" * 60) / ("f" * 60)).socket_dir
-    checks.make_socket_dir(long)
+    held = DataDir(long)
+    held.make_socket_dir()
     try:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(endpoint)
         assert stat.S_IMODE(long.socket_dir.stat().st_mode) == 0o700
         long.socket_dir.chmod(0o777)
         with pytest.raises(DataDirUnusable, match="not private"):
-            checks.make_socket_dir(long)
+            held.make_socket_dir()
     finally:
         pathlib.Path(endpoint).unlink()
         long.socket_dir.rmdir()

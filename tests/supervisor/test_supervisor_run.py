@@ -101,3 +101,13 @@ def test_what_children_read_is_for_this_user_alone(fake_server):
     start = json.loads((run / "engine.json").read_text())
     assert start["endpoint"] == f"ipc://{run / 'engine.sock'}"
     assert start["coefficients"] == {"terminal_value": 256.0}
+
+
+def test_the_running_servers_address_is_found_in_its_run_folder_and_goes_with_it(fake_server):
+    server = fake_server()
+    server.wait_until_serving()
+    address = server.folder / "data" / "run" / "address"
+    assert address.read_text() == f"http://127.0.0.1:{server.port}\n"
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 0
+    assert not address.exists()
