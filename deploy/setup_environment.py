@@ -18,8 +18,6 @@ import shutil
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -32,6 +30,9 @@ OLDEST = (3, 11)
 NEEDED_BYTES = 4 << 30
 SPARE_BYTES = 200 << 20
 NOISE = re.compile(r"WARNING: Location '.*' is ignored: ")
+NO_NETWORK = re.compile(
+    r"connection broken by|NewConnectionError|NameResolutionError|Max retries exceeded|Network is unreach"
+)
 """What pip says, many times over, of places in its configuration that this machine lacks."""
 STEPS = 5
 
@@ -159,34 +160,32 @@ def pip(*arguments: str) -> None:
     started, before = time.monotonic(), size_of(VENV)
     command = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar"]
     command += ["on" if sys.stdout.isatty() else "off", *(() if sys.stdout.isatty() else ("--quiet",)), *arguments]
-    if run_quietly(command) != 0:
-        raise SetupFailed(likely_cause())
+    code, unreachable = run_quietly(command)
+    if code != 0:
+        raise SetupFailed(likely_cause(unreachable))
     grown = (size_of(VENV) - before) / 1e6
     print(f"      done in {time.monotonic() - started:.0f} s, {grown:+.0f} MB", flush=True)
 
 
-def run_quietly(command: list[str]) -> int:
-    """Run a command and leave NOISE out of its standard error; returns its exit code."""
+def run_quietly(command: list[str]) -> tuple[int, bool]:
+    """Run a command and leave NOISE out of its standard error: (exit code, whether it complained of the network)."""
+    unreachable = False
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, errors="replace") as process:
         assert process.stderr is not None
         for line in process.stderr:
+            unreachable = unreachable or NO_NETWORK.search(line) is not None
             if not NOISE.match(line):
                 sys.stderr.write(line)
                 sys.stderr.flush()
-        return process.wait()
+        return process.wait(), unreachable
 
 
-def likely_cause() -> str:
-    """Why pip failed, from what can be seen now."""
+def likely_cause(unreachable: bool) -> str:
+    """Why pip failed, from what can be seen now and what it said."""
     if shutil.disk_usage(ROOT).free < SPARE_BYTES:
         return f"the disk of {ROOT} is full; make room and run it again"
-    index = os.environ.get("PIP_INDEX_URL") or "https://pypi.org/simple/"
-    try:
-        urllib.request.urlopen(index, timeout=20).close()
-    except urllib.error.HTTPError:
-        pass  # it answers
-    except OSError as error:
-        return f"cannot reach the package index {index} ({getattr(error, 'reason', error)}); check the network or proxy"
+    if unreachable:
+        return "cannot reach the package index; check the network or proxy, and run it again"
     return "pip failed; its lines above say why. Run it again to continue"
 
 
