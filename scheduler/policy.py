@@ -82,8 +82,9 @@ COEFFICIENTS: tuple[Coefficient, ...] = (
     ),
     Coefficient(
         "decode_age_price",
-        "Price of the time since a stream's last visible output.",
-        "Gaps between tokens shrink; long prefills are put off or cut smaller.",
+        "Price of the time since a stream's last visible output; it counts for every stream that runs.",
+        "Gaps between tokens shrink, and every new prompt waits for it, short ones too: at 5 instead of 0.1, with "
+        "streams running, even short prompts waited 10 to 18 s for their first token. Raise it in small steps.",
         "value/ms²",
         0.1,
     ),
