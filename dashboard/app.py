@@ -80,7 +80,7 @@ async def page_for(room: ControlRoom, pathname: str, search: str) -> Any:
     try:
         match routing.parse(pathname):
             case routing.TimelineRoute():
-                return timeline.layout(routing.policy_filter(search))
+                return timeline.layout(routing.policy_filter(search), routing.request_filter(search))
             case routing.PlanRoute(run_id, fence):
                 return await plan.page(room, run_id, fence)
             case routing.PolicyRoute():

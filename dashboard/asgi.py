@@ -29,6 +29,23 @@ MAX_BODY_BYTES = 4 << 20
 CALLBACK_PATH = f"{PREFIX}_dash-update-component"
 PAGE_PROBLEM = f"There is no such page. The dashboard starts at {PREFIX}"
 
+NO_SUCH_PAGE = f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<meta name="color-scheme" content="light dark">
+<title>No such page · Helios</title>
+<style>body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 40rem; margin: 4rem auto; padding: 0 1rem }}</style>
+</head>
+<body>
+<h1>No such page</h1>
+<p>This address belongs to no page of the dashboard.</p>
+<p><a href="{PREFIX}">Go to the timeline</a></p>
+</body>
+</html>
+"""
+
 
 class CallbackBody(msgspec.Struct):
     """The part of a callback post that is checked here."""
@@ -65,7 +82,7 @@ async def _serve(app: dash.Dash, scope: HTTPScope, receive: Receive, send: Send)
         if target == CALLBACK_PATH:
             receive = await _checked_callback(app, scope, receive)
     except _Refused as refused:
-        await _answer(send, refused)
+        await _answer(send, refused, as_page=_wants_page(scope, refused))
         return
     scope["path"] = target
     await app.server(scope, receive, send)
@@ -126,9 +143,19 @@ async def _read_body(receive: Receive) -> bytes:
             return b"".join(chunks)
 
 
-async def _answer(send: Send, refused: _Refused) -> None:
-    title = http.HTTPStatus(refused.status).phrase
-    body = json.dumps({"title": title, "status": refused.status, "detail": refused.text}).encode()
-    headers = [(b"content-type", b"application/problem+json"), (b"content-length", str(len(body)).encode())]
+def _wants_page(scope: HTTPScope, refused: _Refused) -> bool:
+    """Whether a person followed an address: browsers ask for HTML when they open a page, programs do not."""
+    accepted = b",".join(value for name, value in scope["headers"] if name == b"accept")
+    return refused.status == http.HTTPStatus.NOT_FOUND and b"text/html" in accepted
+
+
+async def _answer(send: Send, refused: _Refused, *, as_page: bool) -> None:
+    if as_page:
+        body, media = NO_SUCH_PAGE.encode(), b"text/html; charset=utf-8"
+    else:
+        title = http.HTTPStatus(refused.status).phrase
+        body = json.dumps({"title": title, "status": refused.status, "detail": refused.text}).encode()
+        media = b"application/problem+json"
+    headers = [(b"content-type", media), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": refused.status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})

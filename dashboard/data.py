@@ -44,9 +44,17 @@ class Strip:
 
 
 def timeline_rows(
-    engine: sa.Engine, limit: int, *, after: Cursor | None = None, policy_version: int | None = None
+    engine: sa.Engine,
+    limit: int,
+    *,
+    after: Cursor | None = None,
+    since: dt.datetime | None = None,
+    policy_version: int | None = None,
+    request: str | None = None,
 ) -> tuple[list[dict[str, Any]], bool]:
     """The newest `limit` plans, newest first, with `request_ids`, and whether they go on from `after`.
+
+    Of those committed since `since`, chosen under `policy_version` and serving `request`, where given.
 
     With `after` only plans behind it are read; when its row is gone (pruned), everything is read again and the second
     value is False.
@@ -60,6 +68,11 @@ def timeline_rows(
     query = query.order_by(plans.c.committed_at.desc(), plans.c.run_id.desc(), plans.c.fence.desc()).limit(limit)
     if policy_version is not None:
         query = query.where(plans.c.policy_version == policy_version)
+    if since is not None:
+        query = query.where(plans.c.committed_at >= since)
+    if request is not None:
+        served = sa.select(plan_lanes.c.run_id, plan_lanes.c.fence).where(plan_lanes.c.request_id == request)
+        query = query.where(sa.tuple_(plans.c.run_id, plans.c.fence).in_(served))
     with read_transaction(engine) as connection:
         known_at = None if after is None else _committed_at(connection, after)
         if after is not None and known_at is not None:

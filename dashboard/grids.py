@@ -25,13 +25,13 @@ def text(field: str, heading: str, *, width: int = 120, tooltip: str | None = No
 def number(
     field: str, heading: str, form: str = "quantity", *, width: int = 104, tooltip: str | None = None, **extra: Any
 ) -> dict[str, Any]:
-    """A right-aligned column of numbers; `form` is count, quantity, milliseconds, age or percent."""
+    """A right-aligned column of numbers; `form` is count, quantity, milliseconds, percent or margin."""
     column = {
         "field": field,
         "headerName": heading,
         "width": width,
         "type": "rightAligned",
-        "valueFormatter": {"function": f"{form}(params.value)"},
+        "valueFormatter": {"function": f"{form}(params.value, params.data)"},
         **extra,
     }
     return column if tooltip is None else column | {"headerTooltip": tooltip}

@@ -22,6 +22,10 @@ TIMELINE_DELTA = "timeline-delta"
 TIMELINE_CURSOR = "timeline-cursor"
 TIMELINE_ZOOM = "timeline-zoom"
 TIMELINE_POLICY = "timeline-policy"
+TIMELINE_REQUEST = "timeline-request"
+TIMELINE_VIEW = "timeline-view"
+TIMELINE_SHOWN = "timeline-shown"
+TIMELINE_MINUTE = "timeline-minute"
 TIMELINE_GRAPH = "timeline-graph"
 TIMELINE_GRID = "timeline-grid"
 TIMELINE_BODY = "timeline-body"
@@ -33,6 +37,7 @@ PLAN_HEADLINE = "plan-headline"
 PLAN_PARTS = "plan-parts"
 PLAN_LANES = "plan-lanes"
 PLAN_ALTERNATIVES = "plan-alternatives"
+PLAN_GLOSSARY = "plan-glossary"
 
 POLICY_LOADED = "policy-loaded"
 POLICY_PRESET = "policy-preset"
@@ -52,11 +57,18 @@ POLICY_ROLLBACK_BODY = "policy-rollback-body"
 POLICY_ROLLBACK_CONFIRM = "policy-rollback-confirm"
 POLICY_ROLLBACK_CANCEL = "policy-rollback-cancel"
 POLICY_ROLLBACK_TARGET = "policy-rollback-target"
+POLICY_ROLLBACK_ACTOR = "policy-rollback-actor"
+POLICY_ROLLBACK_NOTE = "policy-rollback-note"
 
 
 def coefficient(name: Any) -> dict[str, Any]:
     """The id of one coefficient's input; pass dash.ALL for a pattern over all of them."""
     return {"type": "coefficient", "name": name}
+
+
+def readable(name: Any) -> dict[str, Any]:
+    """The id of the text that says a nanosecond field's entry in seconds; pass dash.ALL for all of them."""
+    return {"type": "readable", "name": name}
 
 
 def current(name: Any) -> dict[str, Any]:

@@ -51,6 +51,11 @@ def comparable(plan: Row, alternatives: Iterable[Row]) -> list[Row]:
     return sorted(free, key=lambda row: -row["value_rate"])
 
 
+def margin_is_ratio(score: float, margin: float) -> bool:
+    """Whether a margin reads well as a ratio: both scores lie above zero; else the difference in value does."""
+    return score > 0 and margin <= 1
+
+
 def decisive_part(winner: Row, loser: Row) -> Part | None:
     """The part in which `loser` fell furthest behind `winner`; None when it was behind in no part."""
     ours, theirs = signed_parts(winner), signed_parts(loser)

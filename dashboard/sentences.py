@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dashboard.formatting import percent, quantity, shape_words, words
-from dashboard.score import Row, comparable, decisive_part, is_rate, is_tie, signed_parts
+from dashboard.score import Row, comparable, decisive_part, is_rate, is_tie, margin_is_ratio, signed_parts
 
 TIE_RULES = (
     "exact ties go to the shorter duration, then to more requests, then to the least recently served, "
@@ -143,7 +143,10 @@ def _because(plan: Row, rival: Row) -> str:
 def how_it_lost(plan: Row, alternative: Row) -> str:
     """Why this alternative did not run: barred, another unit, or the part in which it fell furthest behind."""
     if alternative["barred_by"] != "none":
-        return BARRED_WORDS.get(alternative["barred_by"], words(alternative["barred_by"]))
+        why = BARRED_WORDS.get(alternative["barred_by"], words(alternative["barred_by"]))
+        same_unit = alternative["score_kind"] == plan["score_kind"]
+        higher = same_unit and alternative["value_rate"] > plan["value_rate"]
+        return f"scored higher than the winner, but was barred: {why}" if higher else f"barred: {why}"
     if alternative["score_kind"] != plan["score_kind"]:
         return "measured graphs wait for unmeasured ones" if is_rate(alternative) else "unmeasured, yet it waited"
     if is_tie(plan, alternative):
@@ -153,17 +156,32 @@ def how_it_lost(plan: Row, alternative: Row) -> str:
     part = decisive_part(plan, alternative)
     if part is None:
         return NO_PART
-    gap = signed_parts(plan)[part.column] - signed_parts(alternative)[part.column]
-    return f"{part.heading.lower()}: {quantity(gap)} behind"
+    ours, theirs = signed_parts(plan), signed_parts(alternative)
+    text = f"{part.heading.lower()}: {quantity(ours[part.column] - theirs[part.column])} behind"
+    waiting = ours["wait_cost"] - theirs["wait_cost"]
+    if part.column == "wait_cost" or not waiting:
+        return text
+    return f"{text}; wait cost: {quantity(abs(waiting))} {'behind' if waiting > 0 else 'ahead'}"
 
 
 NO_PART = "behind by rounding only"
 
 
-def margin_words(margin: float | None) -> str:
-    """How clear the decision was."""
+def margin_words(plan: Row) -> str:
+    """How clear the decision was, in percent where both scores lie above zero and as a difference otherwise."""
+    margin, won = plan["margin"], plan["value_rate"]
     if margin is None:
         return "no rival in the same unit"
     if margin == 0:
         return "a tie"
+    if not margin_is_ratio(won, margin):
+        return f"{quantity(margin * abs(won))} {'per ms' if is_rate(plan) else 'undivided'}"
     return f"{percent(margin)}{' (close)' if abs(margin) < 0.02 else ''}"
+
+
+def recorded_words(plan: Row, alternatives: Sequence[Row]) -> str:
+    """How many of the candidates that lost are in the table: `4 of 8 others are recorded`."""
+    others = max(plan["candidates"] - 1, len(alternatives))
+    if others == len(alternatives):
+        return "all others are recorded" if others else "there was no other"
+    return f"{len(alternatives)} of {others:,} others {'is' if len(alternatives) == 1 else 'are'} recorded"

@@ -35,6 +35,12 @@
         return Math.abs(percent) >= 10 || value === 0 ? fixed(percent, 0) + " %" : Number(percent.toPrecision(2)) + " %";
     };
 
+    // The lead over the runner-up: in percent where both scores are above zero, otherwise as a difference in value.
+    functions.margin = function (value, row) {
+        if (missing(value)) return NOTHING;
+        return row.value_rate > 0 && value <= 1 ? functions.percent(value) : "+" + functions.quantity(value * Math.abs(row.value_rate));
+    };
+
     functions.heliosTheme = (base) =>
         base.withParams({
             fontFamily: "inherit",
@@ -64,6 +70,8 @@
 
     cells.PlanLink = (props) =>
         element("a", { href: props.data.href, onClick: (event) => follow(event, props.data.href) }, props.value);
+
+    cells.RequestLink = cells.PlanLink;
 
     cells.KindCell = (props) =>
         element(

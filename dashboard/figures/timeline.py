@@ -6,7 +6,6 @@ figure of newer plans into the one that it shows.
 
 from __future__ import annotations
 
-import dataclasses
 import html
 from collections.abc import Sequence
 from typing import Any
@@ -26,7 +25,6 @@ from dashboard.palette import KIND_COLOURS, kind_colour
 from dashboard.score import Row
 
 MAX_MARKS = 5000
-QUIET_MS = 5000.0
 OPEN_BAR_MS = 1000.0
 OPEN_BAR_COSTS = 4
 HATCHED_OUTCOMES = ("failed", "abandoned", "lost")
@@ -40,14 +38,6 @@ HOVER = (
     "score %{customdata[6]} · reason %{customdata[7]}<br>"
     "%{customdata[8]}<extra></extra>"
 )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Window:
-    """What the time axis shows, in ms since 1970: from the last busy stretch's start to the newest bar's end."""
-
-    start_ms: float
-    end_ms: float
 
 
 def start_ms(row: Row) -> float:
@@ -73,20 +63,8 @@ def length_ms(row: Row, now_ms: float) -> float:
     return float(row["selected_cost_ms"])
 
 
-def busy_window(rows: Sequence[Row], now_ms: float, known: Window | None = None) -> Window | None:
-    """The last stretch without a pause over QUIET_MS, going on from the `known` window; None without any rows."""
-    spans = sorted((start_ms(row), start_ms(row) + length_ms(row, now_ms)) for row in rows)
-    window = known
-    for begin, end in spans:
-        if window is None or begin - window.end_ms > QUIET_MS:
-            window = Window(begin, end)
-        else:
-            window = Window(window.start_ms, max(window.end_ms, end))
-    return window
-
-
-def timeline_figure(rows: Sequence[Row], now_ms: float, known: Window | None = None) -> dict[str, Any]:
-    """At most MAX_MARKS bars, the newest ones; `known` is the window that the browser shows already.
+def timeline_figure(rows: Sequence[Row], now_ms: float) -> dict[str, Any]:
+    """At most MAX_MARKS bars, the newest ones. assets/timeline.js adds the range of the time axis and policy marks.
 
     Rows carry the SQL columns of `plans` and `request_ids`, a list of str.
     """
@@ -94,7 +72,7 @@ def timeline_figure(rows: Sequence[Row], now_ms: float, known: Window | None = N
     kinds = [kind for kind in KIND_COLOURS if any(row["kind"] == kind for row in shown)]
     kinds += sorted({row["kind"] for row in shown} - set(kinds))
     traces = [_trace(kind, [row for row in shown if row["kind"] == kind], now_ms) for kind in kinds]
-    return {"data": traces, "layout": _layout(kinds, busy_window(shown, now_ms, known))}
+    return {"data": traces, "layout": _layout(kinds)}
 
 
 def _trace(kind: str, rows: Sequence[Row], now_ms: float) -> dict[str, Any]:
@@ -143,18 +121,10 @@ def hover_fields(row: Row) -> list[str]:
     ]
 
 
-def _layout(kinds: Sequence[str], window: Window | None) -> dict[str, Any]:
-    axis: dict[str, Any] = {
-        "type": "date",
-        "automargin": True,
-        "title": {"text": "time of day, UTC", "font": {"size": 12}},
-    }
-    if window is not None:
-        pad = max(1.0, (window.end_ms - window.start_ms) * 0.01)
-        axis["range"] = [window.start_ms - pad, window.end_ms + pad]
+def _layout(kinds: Sequence[str]) -> dict[str, Any]:
     return {
-        "height": MARGINS_PX + ROW_HEIGHT_PX * max(len(kinds), 1) + 20,
-        "margin": {"l": 8, "r": 12, "t": 8, "b": 40},
+        "height": MARGINS_PX + ROW_HEIGHT_PX * max(len(kinds), 1) + 32,
+        "margin": {"l": 8, "r": 12, "t": 20, "b": 40},
         "barmode": "overlay",
         "bargap": 0.25,
         "showlegend": False,
@@ -164,7 +134,13 @@ def _layout(kinds: Sequence[str], window: Window | None) -> dict[str, Any]:
         "uirevision": "timeline",
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
-        "xaxis": axis,
+        "xaxis": {
+            "type": "date",
+            "automargin": True,
+            "title": {"text": "time of day, UTC", "font": {"size": 12}},
+            # A date axis without data would show the year 2000.
+            "visible": bool(kinds),
+        },
         "yaxis": {
             "type": "category",
             "automargin": True,
@@ -173,5 +149,4 @@ def _layout(kinds: Sequence[str], window: Window | None) -> dict[str, Any]:
             "categoryorder": "array",
             "categoryarray": [words(kind) for kind in reversed(kinds)],
         },
-        "meta": None if window is None else {"start_ms": window.start_ms, "end_ms": window.end_ms},
     }

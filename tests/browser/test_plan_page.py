@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import sqlalchemy as sa
 from factories import FilledStore
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
-from service.store.tables import plan_alternatives, plans
+from service.store.tables import plan_alternatives, plan_lanes, plans
 
 pytestmark = pytest.mark.browser
 
@@ -80,3 +82,40 @@ def test_lost_and_running_plans_say_what_became_of_them(page: Page, address: str
     run, fence = filled.in_flight[0]
     page.goto(f"{address}/dashboard/plan/{run}/{fence}")
     expect(page.locator("main")).to_contain_text("It is still running")
+
+
+def test_terms_are_explained_and_runner_ups_counted(
+    page: Page, address: str, store: sa.Engine, filled: FilledStore
+) -> None:
+    run, fence = a_contested_plan(store)
+    page.goto(f"{address}/dashboard/plan/{run}/{fence}")
+    page.get_by_text("What the terms mean").click()
+    for term in ("Sigma", "Lane value", "Undivided", "Common scale", "Margin", "Rank", "Wait cost"):
+        expect(page.locator("#plan-glossary")).to_contain_text(term)
+    expect(page.locator("dt", has_text="Margin").first).to_have_attribute("title", re.compile("runner-up"))
+    expect(page.locator("main")).to_contain_text("recorded, here by score")
+    expect(page.locator("main")).to_contain_text("no exploration ledgers yet")
+
+
+def test_a_request_leads_to_its_plans(page: Page, address: str, store: sa.Engine, filled: FilledStore) -> None:
+    run, fence = filled.plan_keys[-20]
+    page.goto(f"{address}/dashboard/plan/{run}/{fence}")
+    link = page.locator("#plan-lanes .ag-row a").first
+    name = link.inner_text()
+    link.click()
+    expect(page.locator(".filter-note")).to_contain_text(f"Only plans that served {name}")
+    with store.connect() as connection:
+        wanted = connection.execute(
+            sa.select(sa.func.count()).select_from(plan_lanes).where(plan_lanes.c.request_id == name)
+        ).scalar_one()
+    expect(page.locator("#timeline-shown")).to_contain_text(f"{wanted} plans, committed from")
+
+
+def test_an_unknown_address_has_a_page_with_a_way_back(browser: Browser, address: str) -> None:
+    page = browser.new_page()
+    answer = page.goto(f"{address}/dashboard/nope")
+    assert answer is not None
+    assert answer.status == 404
+    page.get_by_role("link", name="Go to the timeline").click()
+    expect(page.locator("#timeline-grid .ag-row").first).to_be_visible()
+    page.close()

@@ -29,8 +29,8 @@ def field(page: Page, label: str) -> Locator:
 
 
 def sign(page: Page, who: str = "olga", note: str = "from the test") -> None:
-    page.get_by_label("Who").fill(who)
-    page.get_by_label("Note").fill(note)
+    page.locator("#policy-actor").fill(who)
+    page.locator("#policy-note").fill(note)
 
 
 def apply(page: Page) -> None:
@@ -125,7 +125,7 @@ def test_a_change_without_a_name_asks_for_one(page: Page, address: str, store: s
     open_policy(page, address)
     field(page, "Decode age price").fill("0.7")
     apply(page)
-    expect(page.get_by_text("Say who makes the change")).to_be_visible()
+    expect(page.get_by_text("Say who you are")).to_be_visible()
     assert len(versions(store)) == 2
 
 
@@ -169,6 +169,38 @@ def test_going_back_to_a_version_shows_the_change_first(
     assert [version for version, _ in fake_engine.applied] == [3]
 
 
+def test_the_dialog_asks_who_and_why_and_the_browser_remembers_who(
+    page: Page, address: str, store: sa.Engine, fake_engine: Any
+) -> None:
+    open_policy(page, address)
+    page.get_by_role("button", name="Go back to version 1").click()
+    dialog = page.get_by_role("dialog")
+    confirm = dialog.get_by_role("button", name="Go back")
+    expect(dialog).to_contain_text("decode_age_price")
+    expect(confirm).to_be_disabled()
+    dialog.get_by_label("Who").fill("boris")
+    dialog.get_by_label("Note").fill("too slow")
+    expect(confirm).to_be_enabled()
+    confirm.click()
+    expect(page.locator("#policy-result")).to_contain_text("Version 3 applied, with the values of version 1")
+    newest = versions(store)[-1]
+    assert (newest["actor"], newest["note"]) == ("boris", "too slow")
+    page.reload()
+    expect(page.locator("#policy-actor")).to_have_value("boris")
+    page.locator("#policy-note").fill("from the form")
+    page.get_by_role("button", name="Go back to version 2").click()
+    expect(dialog.get_by_label("Who")).to_have_value("boris")
+    expect(dialog.get_by_label("Note")).to_have_value("from the form")
+    expect(dialog.get_by_role("button", name="Go back")).to_be_enabled()
+
+
+def test_nanoseconds_are_said_in_seconds_while_typing(page: Page, address: str) -> None:
+    open_policy(page, address)
+    expect(page.locator(".readable")).to_have_text("= 30 s")
+    field(page, "Estimate lifetime").fill("1500000000")
+    expect(page.locator(".readable")).to_have_text("= 1.5 s")
+
+
 def test_an_engine_that_is_away_is_said_plainly_and_nothing_changes(
     page: Page, address: str, store: sa.Engine, fake_engine: Any
 ) -> None:
@@ -187,7 +219,7 @@ def test_the_form_works_with_the_keyboard_alone(page: Page, address: str, store:
     field(page, "Decode age price").focus()
     page.keyboard.press("Control+A")
     page.keyboard.type("0.9")
-    page.get_by_label("Who").focus()
+    page.locator("#policy-actor").focus()
     page.keyboard.type("olga")
     page.keyboard.press("Tab")
     page.keyboard.type("by keys")

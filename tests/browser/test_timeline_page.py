@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from factories import FilledStore
+from factories import FilledStore, fill_store
 from playwright.sync_api import Page, expect
 
 from service.store.engines import write_transaction
@@ -199,3 +202,73 @@ def test_names_from_outside_stay_text(page: Page, address: str, store: sa.Engine
     page.goto(f"{address}/dashboard/plan/{run}/{fence}")
     expect(page.locator("#plan-lanes")).to_contain_text(evil)
     assert page.locator("img").count() == 0
+
+
+BURSTS = 5
+IN_RANGE = """() => {
+    const plot = document.querySelector('.timeline-graph .js-plotly-plot');
+    const [from, to] = plot._fullLayout.xaxis.range.map((text) => Date.parse(text.replace(' ', 'T') + 'Z'));
+    return plot.data.flatMap((trace) => trace.base).filter((base) => base >= from && base <= to).length;
+}"""
+
+
+def fill_bursts(store: sa.Engine, plan_count: int) -> None:
+    """BURSTS bursts of plans, a minute apart; the newest plan was committed a second ago."""
+    filled = fill_store(store, plans=plan_count, requests=40)
+    shift = dt.datetime.now(dt.UTC) - filled.last_at - dt.timedelta(seconds=1)
+    minute = dt.timedelta(minutes=1)
+    with write_transaction(store) as connection:
+        for index, (run, fence) in enumerate(filled.plan_keys):
+            key = (plans.c.run_id == run, plans.c.fence == fence)
+            at = connection.execute(sa.select(plans.c.committed_at).where(*key)).scalar_one()
+            later = shift - minute * (BURSTS - 1 - index * BURSTS // plan_count)
+            connection.execute(plans.update().where(*key).values(committed_at=at + later))
+
+
+def choose(page: Page, label: str) -> None:
+    page.locator("#timeline-limit").click()
+    page.get_by_role("option", name=label, exact=True).click()
+
+
+def test_the_chart_shows_every_plan_it_says_across_pauses(
+    page: Page, store: sa.Engine, fake_engine: Any, serve: Callable[..., AbstractContextManager[str]]
+) -> None:
+    fill_bursts(store, 2100)
+    with serve(store, fake_engine) as address:
+        open_timeline(page, address)
+        shown = page.locator("#timeline-shown")
+        choose(page, "2,000 plans")
+        expect(shown).to_contain_text("2,000 plans, committed from")
+        assert (len(bar_ids(page)), page.evaluate(IN_RANGE)) == (2000, 2000)
+        expect(page.locator(".timeline-graph .annotation-text", has_text="policy 2")).to_be_attached()
+        page.get_by_text("Since the last pause").click()
+        expect(shown).to_contain_text("leaves out 1,580 plans of the table")
+        assert page.evaluate(IN_RANGE) == 420
+        page.get_by_text("All of them").click()
+        expect(shown).not_to_contain_text("leaves out")
+        choose(page, "last 10 min")
+        expect(shown).to_contain_text("Only the newest 2,000 plans of the last 10 min are shown")
+        assert page.evaluate(IN_RANGE) == 2000
+        page.goto("about:blank")
+
+
+def test_a_time_window_without_plans_says_so_and_keeps_its_controls(page: Page, address: str) -> None:
+    open_timeline(page, address)
+    choose(page, "last 1 min")
+    expect(page.locator("#timeline-shown")).to_have_text("No plan was chosen in the last 1 min.")
+    assert bar_ids(page) == []
+    choose(page, "100 plans")
+    expect(page.locator("#timeline-shown")).to_contain_text("100 plans, committed from")
+
+
+def test_the_last_minute_is_told_above_the_chart(page: Page, address: str) -> None:
+    open_timeline(page, address)
+    expect(page.locator("#timeline-minute")).to_contain_text("no plan was chosen, the device was idle")
+
+
+def test_the_important_columns_fit_a_narrow_screen(page: Page, address: str) -> None:
+    open_timeline(page, address)
+    for field in ("output_tokens", "queue_depth", "policy_version"):
+        box = page.locator(f"#timeline-grid .ag-header-cell[col-id='{field}']").bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= 1256

@@ -14,18 +14,25 @@ from litestar.testing import TestClient
 
 from dashboard.pages.policy.values import show
 from scheduler.policy import COEFFICIENTS, PolicyConfig
-from service.store.tables import policy_versions
+from service.store.tables import plan_lanes, policy_versions
 
 NEWS = ["timeline-delta.data", "timeline-empty.children", "timeline-problem.children"]
 Call = Callable[..., httpx.Response]
 
 
-def news(call: Call, client: TestClient[Litestar], limit: object, policy: object, cursor: object) -> httpx.Response:
+def news(
+    call: Call,
+    client: TestClient[Litestar],
+    limit: object,
+    policy: object,
+    cursor: object,
+    request: object = None,
+) -> httpx.Response:
     return call(
         client,
         NEWS,
         {"timeline-ask.data": 1, "timeline-limit.value": limit},
-        {"timeline-policy.data": policy, "timeline-cursor.data": cursor},
+        {"timeline-policy.data": policy, "timeline-request.data": request, "timeline-cursor.data": cursor},
     )
 
 
@@ -58,6 +65,24 @@ def test_a_cursor_that_was_pruned_starts_over(client: TestClient[Litestar], call
     assert len(again["rows"]) == 40
 
 
+def test_a_time_window_without_plans_is_not_an_empty_store(client: TestClient[Litestar], call: Call) -> None:
+    first = delta(news(call, client, "10 min", None, None))
+    assert (first["replace"], first["rows"], first["span_ms"], first["capped"]) == (True, [], 600_000, False)
+    assert first["cursor"]["run_id"] is None
+    assert news(call, client, "10 min", None, first["cursor"]).status_code == 204
+    long_ago = {**first["cursor"], "until_ms": 0}
+    assert delta(news(call, client, "10 min", None, long_ago))["rows"] == []
+
+
+def test_the_timeline_can_be_limited_to_one_request(client: TestClient[Litestar], call: Call, store: sa.Engine) -> None:
+    with store.connect() as connection:
+        name = connection.execute(sa.select(plan_lanes.c.request_id).limit(1)).scalar_one()
+        served = sa.select(sa.func.count()).select_from(plan_lanes).where(plan_lanes.c.request_id == name)
+        wanted = connection.execute(served).scalar_one()
+    assert len(delta(news(call, client, "200", None, None, name))["rows"]) == wanted < 40
+    assert "No plan that served gone is stored" in news(call, client, "200", None, None, "gone").text
+
+
 @pytest.mark.parametrize(
     ("limit", "policy", "cursor"),
     [
@@ -65,15 +90,16 @@ def test_a_cursor_that_was_pruned_starts_over(client: TestClient[Litestar], call
         (200, None, None),
         (None, None, None),
         (["200"], None, None),
+        ("2 min", None, None),
         ("200", "1; drop table plans", None),
         ("200", True, None),
         ("200", -1, None),
         ("200", 2**63, None),
         ("200", None, "x"),
-        ("200", None, {"run_id": "a\nb", "fence": 1, "start_ms": 0, "end_ms": 0}),
-        ("200", None, {"run_id": "a" * 201, "fence": 1, "start_ms": 0, "end_ms": 0}),
-        ("200", None, {"run_id": "a", "fence": 1.5, "start_ms": 0, "end_ms": 0}),
-        ("200", None, {"run_id": "a", "fence": 1, "start_ms": None, "end_ms": 0}),
+        ("200", None, {"run_id": "a\nb", "fence": 1, "until_ms": 0}),
+        ("200", None, {"run_id": "a" * 201, "fence": 1, "until_ms": 0}),
+        ("200", None, {"run_id": "a", "fence": 1.5, "until_ms": 0}),
+        ("200", None, {"run_id": "a", "fence": 1, "until_ms": None}),
     ],
 )
 def test_values_that_the_timeline_never_offers_are_422(
@@ -184,4 +210,22 @@ def test_a_form_with_a_field_missing_or_doubled_is_422(client: TestClient[Litest
     loaded = {"version": 2, "values": IN_FORCE}
     for fields in (entries()[:-1], [*entries()[:-1], entries()[0]], [*entries(), entry("no_such", "1")]):
         assert post_apply(client, apply_body(APPLY, loaded=loaded, entries=fields)).status_code == 422
+    assert version_count(store) == 2
+
+
+def test_going_back_without_a_name_says_so_and_changes_nothing(client: TestClient[Litestar], store: sa.Engine) -> None:
+    callbacks = [entry["output"] for entry in client.get("/dashboard/_dash-dependencies").json()]
+    (output,) = [name for name in callbacks if "policy-rollback-actor.error" in name]
+    outputs = [
+        {"id": part.rpartition(".")[0], "property": part.rpartition(".")[2]} for part in output.strip(".").split("...")
+    ]
+    values = {"policy-rollback-target.data": 1, "policy-loaded.data": {"version": 2, "values": IN_FORCE}}
+    values |= {"policy-rollback-actor.value": "  ", "policy-rollback-note.value": None}
+    state = [{"id": n.rpartition(".")[0], "property": n.rpartition(".")[2], "value": v} for n, v in values.items()]
+    inputs = [{"id": "policy-rollback-confirm", "property": "n_clicks", "value": 1}]
+    changed = ["policy-rollback-confirm.n_clicks"]
+    body = {"output": output, "outputs": outputs, "inputs": inputs, "state": state, "changedPropIds": changed}
+    answer = post_apply(client, json.dumps(body))
+    assert answer.status_code == 200
+    assert "Say who you are" in answer.text
     assert version_count(store) == 2

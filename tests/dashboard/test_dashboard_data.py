@@ -42,6 +42,17 @@ def test_plans_of_one_policy_version_only(any_store: sa.Engine) -> None:
     assert timeline_rows(any_store, 500, policy_version=99) == ([], False)
 
 
+def test_plans_of_a_time_window_and_of_one_request_only(any_store: sa.Engine) -> None:
+    filled = fill_store(any_store, plans=60, requests=8)
+    rows, _ = timeline_rows(any_store, 500)
+    name = rows[-1]["request_ids"][0]
+    wanted = [row["fence"] for row in rows if name in row["request_ids"]]
+    assert [row["fence"] for row in timeline_rows(any_store, 500, request=name)[0]] == wanted
+    since = rows[9]["committed_at"]
+    assert [row["fence"] for row in timeline_rows(any_store, 500, since=since)[0]] == [r["fence"] for r in rows[:10]]
+    assert timeline_rows(any_store, 500, since=filled.last_at + dt.timedelta(seconds=1))[0] == []
+
+
 def test_the_strip_counts_the_last_minute_and_what_runs(any_store: sa.Engine) -> None:
     filled = fill_store(any_store, plans=60, requests=8)
     strip = read_strip(any_store, filled.last_at)

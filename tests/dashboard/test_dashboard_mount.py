@@ -57,6 +57,14 @@ def test_unknown_paths_are_404_and_never_the_index(client: TestClient[Litestar],
     assert "_dash-config" not in answer.text
 
 
+def test_a_person_at_an_unknown_address_gets_a_page_with_a_way_back(client: TestClient[Litestar]) -> None:
+    answer = client.get("/dashboard/nope", headers={"accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+    assert answer.status_code == 404
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert '<a href="/dashboard/">' in answer.text
+    assert client.get("/dashboard/nope").json()["status"] == 404
+
+
 def test_assets_and_scripts_are_served_as_what_they_are(client: TestClient[Litestar]) -> None:
     assert client.get("/dashboard/assets/helios.css").headers["content-type"].startswith("text/css")
     layout = client.get("/dashboard/_dash-layout")

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.figures.parts import parts_figure
+from dashboard.pages.plan.tables import alternative_rows
 from dashboard.score import PARTS, decisive_part, signed_parts
-from dashboard.sentences import headline, how_it_lost, margin_words
+from dashboard.sentences import headline, how_it_lost, margin_words, recorded_words
 from scheduler.plans import BarredBy, Reason
 
 Rows = Callable[..., dict[str, Any]]
@@ -93,18 +94,46 @@ def test_every_bar_is_told_in_words(plan_row: Rows, alternative_row: Rows, barre
 
 
 def test_how_it_lost_names_the_part_with_the_largest_gap(plan_row: Rows, alternative_row: Rows) -> None:
-    assert how_it_lost(plan_row(), alternative_row()) == "tokens: 1.75 behind"
+    assert how_it_lost(plan_row(), alternative_row()) == "tokens: 1.75 behind; wait cost: 0.450 ahead"
     assert how_it_lost(plan_row(), alternative_row(value_rate=3.1)) == "tied; the tie rules decided"
     assert "scored higher" in how_it_lost(plan_row(), alternative_row(value_rate=4.0))
     work = plan_row(score_kind="work", score_horizon_ms=None)
     assert how_it_lost(work, alternative_row()) == "measured graphs wait for unmeasured ones"
 
 
-def test_margins_are_told_in_words() -> None:
-    assert margin_words(None) == "no rival in the same unit"
-    assert margin_words(0.0) == "a tie"
-    assert margin_words(0.61) == "61 %"
-    assert margin_words(0.004) == "0.4 % (close)"
+def test_a_barred_candidate_that_scored_higher_is_told_as_such(plan_row: Rows, alternative_row: Rows) -> None:
+    assert how_it_lost(plan_row(), alternative_row(barred_by="pruned", value_rate=9.0)) == (
+        "scored higher than the winner, but was barred: a smaller graph holds the same requests"
+    )
+    assert how_it_lost(plan_row(), alternative_row(barred_by="pruned")).startswith("barred: ")
+
+
+@pytest.mark.parametrize(
+    ("score", "margin", "words"),
+    [
+        (3.1, None, "no rival in the same unit"),
+        (3.1, 0.0, "a tie"),
+        (3.1, 0.61, "61 %"),
+        (3.1, 0.004, "0.4 % (close)"),
+        (0.001, 3000.0, "3.00 per ms"),
+        (-2.0, 0.5, "1.00 per ms"),
+    ],
+)
+def test_margins_are_told_in_words(plan_row: Rows, score: float, margin: float | None, words: str) -> None:
+    assert margin_words(plan_row(value_rate=score, margin=margin)) == words
+
+
+def test_it_says_how_many_of_the_others_are_recorded(plan_row: Rows, alternative_row: Rows) -> None:
+    four = [alternative_row(rank) for rank in range(1, 5)]
+    assert recorded_words(plan_row(candidates=9), four) == "4 of 8 others are recorded"
+    assert recorded_words(plan_row(candidates=5), four) == "all others are recorded"
+    assert recorded_words(plan_row(candidates=1), []) == "there was no other"
+
+
+def test_runner_ups_come_by_score_with_their_rank_as_a_column(plan_row: Rows, alternative_row: Rows) -> None:
+    others = [alternative_row(1, value_rate=0.2), alternative_row(2, value_rate=9.0, barred_by="pruned")]
+    work = alternative_row(3, value_rate=99.0, score_kind="work", score_horizon_ms=None)
+    assert [row["rank"] for row in alternative_rows(plan_row(), [*others, work])] == [2, 1, 3]
 
 
 values = st.floats(min_value=0, max_value=1e12)

@@ -14,6 +14,7 @@ from dashboard.pages.policy.values import (
     parse_entry,
     read_draft,
     read_entries,
+    readable,
     rebased,
     show,
     show_with_hint,
@@ -74,8 +75,16 @@ def test_a_shown_whole_number_reads_back_as_itself(value: int) -> None:
     assert parse_entry(COEFFICIENT_BY_NAME["estimate_ttl_ns"], show(value)) == value
 
 
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [("30000000000", "= 30 s"), ("1500000000", "= 1.5 s"), ("20000000", "= 20.0 ms"), ("0", ""), ("x", ""), ("", "")],
+)
+def test_what_stands_in_a_nanosecond_field_is_said_in_seconds(entry: str, words: str) -> None:
+    assert readable(COEFFICIENT_BY_NAME["estimate_ttl_ns"], entry) == words
+
+
 def test_nanoseconds_carry_a_hint() -> None:
-    assert show_with_hint(COEFFICIENT_BY_NAME["estimate_ttl_ns"], 30_000_000_000) == "30000000000 (30.0 s)"
+    assert show_with_hint(COEFFICIENT_BY_NAME["estimate_ttl_ns"], 30_000_000_000) == "30000000000 (30 s)"
     assert show_with_hint(COEFFICIENT_BY_NAME["adaptation_ms"], 100.0) == "100"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dashboard.figures.timeline import MAX_MARKS, Window, busy_window, length_ms, start_ms, timeline_figure
+from dashboard.figures.timeline import MAX_MARKS, length_ms, start_ms, timeline_figure
 
 Rows = Callable[..., dict[str, Any]]
 NOW_MS = dt.datetime(2026, 3, 1, 12, 1, tzinfo=dt.UTC).timestamp() * 1e3
@@ -90,20 +90,9 @@ def test_names_from_outside_are_escaped(plan_row: Rows) -> None:
     assert not any("<" in field for field in fields)
 
 
-def test_the_window_holds_the_last_busy_stretch(plan_row: Rows) -> None:
-    old, new = plan_row(1), plan_row(2, committed_at=plan_row()["committed_at"] + dt.timedelta(hours=1))
-    window = busy_window([new, old], NOW_MS)
-    assert window is not None
-    assert window.start_ms == start_ms(new)
-    assert busy_window([], NOW_MS) is None
-
-
-def test_the_window_goes_on_from_what_is_shown_unless_there_was_a_pause(plan_row: Rows) -> None:
-    row = plan_row(5)
-    near = busy_window([row], NOW_MS, Window(start_ms(row) - 900, start_ms(row) - 100))
-    assert near == Window(start_ms(row) - 900, start_ms(row) + 10)
-    far = busy_window([row], NOW_MS, Window(start_ms(row) - 90_000, start_ms(row) - 80_000))
-    assert far == Window(start_ms(row), start_ms(row) + 10)
+def test_the_time_axis_is_hidden_until_there_are_plans(plan_row: Rows) -> None:
+    assert timeline_figure([], NOW_MS)["layout"]["xaxis"]["visible"] is False
+    assert timeline_figure([plan_row()], NOW_MS)["layout"]["xaxis"]["visible"] is True
 
 
 def test_there_are_at_most_five_thousand_marks_and_they_are_the_newest(plan_row: Rows) -> None:

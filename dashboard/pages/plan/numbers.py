@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dashboard.formatting import (
     NOTHING,
     against_prediction,
@@ -17,17 +19,21 @@ from dashboard.formatting import (
     words,
 )
 from dashboard.score import Row, is_rate
-from dashboard.sentences import margin_words
+from dashboard.sentences import margin_words, recorded_words
 
 Pairs = list[tuple[str, str]]
+LEDGER_COLUMNS = (
+    *("timing_credit_ms", "timing_spent_ms", "timing_ordinary_ms", "exploration_credit_ms"),
+    *("acceptance_credit_ms", "acceptance_spent_ms", "acceptance_ordinary_ms"),
+)
 
 
-def number_groups(plan: Row) -> list[tuple[str, Pairs]]:
+def number_groups(plan: Row, alternatives: Sequence[Row]) -> list[tuple[str, Pairs]]:
     """(heading, [(name, value)]) for a `plans` row."""
     return [
         ("Graph", _graph(plan)),
         ("Duration", _duration(plan)),
-        ("Decision", _decision(plan)),
+        ("Decision", _decision(plan, alternatives)),
         ("Work done", _work(plan)),
         ("Exploration ledgers", _ledgers(plan)),
     ]
@@ -52,7 +58,7 @@ def _duration(plan: Row) -> Pairs:
     return [
         ("Predicted", predicted(plan["selected_cost_ms"], plan["cost_state"])),
         ("Estimate", {"unknown": "never measured", "fresh": "fresh", "stale": "stale"}.get(plan["cost_state"], "")),
-        ("Last measured before", f"{age(plan['observation_age_ms'])}"),
+        ("Last measured before", _measured_before(plan["observation_age_ms"])),
         ("Observed on the device", milliseconds(plan["device_ms"])),
         ("Compared", against_prediction(plan["device_ms"], plan["selected_cost_ms"], plan["cost_state"])),
         ("Wall time", milliseconds(plan["wall_ms"])),
@@ -63,21 +69,27 @@ def _duration(plan: Row) -> Pairs:
     ]
 
 
-def _decision(plan: Row) -> Pairs:
+def _decision(plan: Row, alternatives: Sequence[Row]) -> Pairs:
     horizon = milliseconds(plan["score_horizon_ms"]) if is_rate(plan) else "none: the duration was unknown"
     following = plan["following_shape"] or "none"
     return [
         ("Reason", words(plan["reason"])),
         ("Score", score(plan)),
         ("Score horizon", horizon),
-        ("Margin", margin_words(plan["margin"])),
-        ("Candidates compared", count(plan["candidates"])),
+        ("Margin", margin_words(plan)),
+        ("Candidates compared", f"{count(plan['candidates'])}; {recorded_words(plan, alternatives)}"),
         ("Following graph", following),
-        ("Queue at commit", count(plan["queue_depth"])),
+        ("Plans submitted before it", count(plan["queue_depth"])),
         ("Policy version", count(plan["policy_version"])),
         ("Time to decide", microseconds(plan["plan_us"])),
         ("Common scale, ln", quantity(plan["log_scale"])),
     ]
+
+
+def _measured_before(age_ms: float | None) -> str:
+    if age_ms is None:
+        return "never"
+    return "just now" if age_ms < 1 else f"{age(age_ms)} earlier"
 
 
 def _work(plan: Row) -> Pairs:
@@ -92,6 +104,9 @@ def _work(plan: Row) -> Pairs:
 
 
 def _ledgers(plan: Row) -> Pairs:
+    discovery = ("Discovery so far", milliseconds(plan["discovery_ms"]))
+    if not any(plan[column] for column in LEDGER_COLUMNS):
+        return [("Balances", "no exploration ledgers yet"), *([discovery] if plan["discovery_ms"] else [])]
     return [
         ("Timing: credit", milliseconds(plan["timing_credit_ms"])),
         ("Timing: spent", milliseconds(plan["timing_spent_ms"])),
@@ -99,6 +114,6 @@ def _ledgers(plan: Row) -> Pairs:
         ("Acceptance: credit", milliseconds(plan["acceptance_credit_ms"])),
         ("Acceptance: spent", milliseconds(plan["acceptance_spent_ms"])),
         ("Acceptance: ordinary time", milliseconds(plan["acceptance_ordinary_ms"])),
-        ("Discovery so far", milliseconds(plan["discovery_ms"])),
+        discovery,
         ("Credit used by this plan", milliseconds(plan["exploration_credit_ms"])),
     ]

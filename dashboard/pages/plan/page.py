@@ -12,6 +12,7 @@ from dashboard import ids
 from dashboard.context import ControlRoom
 from dashboard.figures.parts import parts_figure
 from dashboard.formatting import milliseconds, quantity, shape_words, utc, words
+from dashboard.glossary import TERMS, meaning
 from dashboard.grids import grid
 from dashboard.markup import aria
 from dashboard.pages.plan.numbers import number_groups
@@ -19,7 +20,7 @@ from dashboard.pages.plan.tables import ALTERNATIVE_COLUMNS, LANE_COLUMNS, alter
 from dashboard.palette import kind_colour
 from dashboard.routing import TIMELINE_PATH, plan_path
 from dashboard.score import Row, is_rate
-from dashboard.sentences import OUTCOME_WORDS, headline
+from dashboard.sentences import OUTCOME_WORDS, headline, recorded_words
 from dashboard.shell import message_page
 from service.store.queries import get_plan, plan_neighbours
 
@@ -53,7 +54,11 @@ def layout(plan: Row, lanes: Sequence[Row], alternatives: Sequence[Row], before:
             html.H2("Requests in this plan"),
             _table(ids.PLAN_LANES, LANE_COLUMNS, lane_rows(lanes), "Requests in this plan"),
             html.H2("All numbers"),
-            html.Div([_group(heading, pairs) for heading, pairs in number_groups(plan)], className="number-groups"),
+            html.Div(
+                [_group(heading, pairs) for heading, pairs in number_groups(plan, alternatives)],
+                className="number-groups",
+            ),
+            _glossary(),
         ]
     )
 
@@ -120,9 +125,21 @@ def _parts(plan: Row, alternatives: Sequence[Row]) -> list[Any]:
 
 def _alternatives(plan: Row, alternatives: Sequence[Row]) -> list[Any]:
     if not alternatives:
-        return [html.P("There was no other candidate.", id=ids.PLAN_ALTERNATIVES, className="muted")]
+        text = "There was no other candidate." if plan["candidates"] <= 1 else f"{_capital(recorded_words(plan, []))}."
+        return [html.P(text, id=ids.PLAN_ALTERNATIVES, className="muted")]
     rows = alternative_rows(plan, alternatives)
-    return [_table(ids.PLAN_ALTERNATIVES, ALTERNATIVE_COLUMNS, rows, "Runner-ups")]
+    note = (
+        f"{_capital(recorded_words(plan, alternatives))}, here by score. Rank 1 on are the best of every other kind, "
+        "then the best that remain. Behind and ahead are against the winner."
+    )
+    return [
+        html.P(note, className="muted table-note"),
+        _table(ids.PLAN_ALTERNATIVES, ALTERNATIVE_COLUMNS, rows, "Runner-ups"),
+    ]
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _table(grid_id: str, columns: list[dict[str, Any]], rows: list[dict[str, Any]], label: str) -> Any:
@@ -131,8 +148,21 @@ def _table(grid_id: str, columns: list[dict[str, Any]], rows: list[dict[str, Any
 
 
 def _group(heading: str, pairs: list[tuple[str, str]]) -> Any:
-    items = [html.Div([html.Dt(name), html.Dd(value)]) for name, value in pairs]
+    items = [html.Div([_term(name), html.Dd(value)]) for name, value in pairs]
     return html.Section([html.H3(heading), html.Dl(items)], className="card number-group")
+
+
+def _term(name: str) -> Any:
+    explained = meaning(name)
+    return html.Dt(name) if explained is None else html.Dt(name, title=explained, className="explained")
+
+
+def _glossary() -> Any:
+    """Every term, for whoever has no pointer to hover with."""
+    items = [html.Div([html.Dt(term), html.Dd(text)]) for term, text in TERMS.items()]
+    return html.Details(
+        [html.Summary("What the terms mean"), html.Dl(items)], className="card glossary", id=ids.PLAN_GLOSSARY
+    )
 
 
 def _unknown(run_id: str, fence: int, before: int | None, behind: int | None) -> Any:

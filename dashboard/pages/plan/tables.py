@@ -7,39 +7,44 @@ from collections.abc import Sequence
 from typing import Any
 
 from dashboard.formatting import shape_words, some_names, words
+from dashboard.glossary import TERMS
 from dashboard.grids import number, text
 from dashboard.palette import kind_colour
+from dashboard.routing import timeline_path
 from dashboard.score import PARTS, Row, signed_parts
 from dashboard.sentences import how_it_lost
 
 LANE_COLUMNS = [
     number("lane", "Lane", "count", width=72),
-    text("request_id", "Request", width=250, cellClass="digits"),
+    text("request_id", "Request", width=250, cellRenderer="RequestLink", cellClass="digits", tooltip="Opens its plans"),
     text("role", "Role", width=96),
     number("prompt_tokens", "Prompt", "count", width=88, tooltip="Prompt tokens consumed here"),
     number("expected_tokens", "Expected", "quantity", width=100, tooltip="Expected output tokens"),
     number("committed_tokens", "Committed", "count", width=108, tooltip="Output tokens committed"),
-    number("lane_value", "Value", width=96, tooltip="What serving this request was worth in all"),
-    number("token_price", "Token price", width=112, tooltip="Added value per token, for fairness"),
-    number("delivery_price", "Delivery price", width=124, tooltip="Added value of one visible delivery"),
+    number("lane_value", "Value", width=96, tooltip=TERMS["Lane value"]),
+    number("token_price", "Token price", width=112, tooltip=TERMS["Token price"]),
+    number("delivery_price", "Delivery price", width=124, tooltip=TERMS["Delivery price"]),
     number("age_ms", "Age", "milliseconds", width=96, tooltip="Time since its last visible output"),
-    number("sigma_ms", "Sigma", "milliseconds", width=96, tooltip="Service time per round that its age is priced with"),
-    number("terminal_value", "Terminal", width=100, tooltip="Value of retiring its state"),
+    number("sigma_ms", "Sigma", "milliseconds", width=96, tooltip=TERMS["Sigma"]),
+    number("terminal_value", "Terminal", width=100, tooltip=TERMS["Terminal"]),
 ]
 
 ALTERNATIVE_COLUMNS = [
-    number("rank", "Rank", "count", width=72),
     text("shape", "Graph", width=150, cellRenderer="KindCell"),
-    number("value_rate", "Score", width=92),
-    text("unit", "Unit", width=94),
+    number("value_rate", "Score", width=92, tooltip=TERMS["Score"]),
+    text("unit", "Unit", width=94, tooltip=TERMS["Undivided"]),
     text(
         "lost",
         "Why it did not run",
         width=280,
         flex=1,
-        minWidth=220,
-        tooltip="The part in which it fell furthest behind",
+        minWidth=300,
+        wrapText=True,
+        autoHeight=True,
+        cellClass="wrapped",
+        tooltip="The part in which it fell furthest behind, and its wait cost; or why it could not run",
     ),
+    number("rank", "Rank", "count", width=72, tooltip=TERMS["Rank"]),
     *[number(part.column, part.heading, width=104) for part in PARTS],
     number("selected_cost_ms", "Predicted", "milliseconds"),
     text("cost_state", "Estimate", width=96),
@@ -51,11 +56,22 @@ ALTERNATIVE_COLUMNS = [
 def lane_rows(lanes: Sequence[Row]) -> list[dict[str, Any]]:
     """Table rows for `plan_lanes` rows."""
     fields = [column["field"] for column in LANE_COLUMNS]
-    return [{"id": str(lane["lane"]), **{field: lane[field] for field in fields}} for lane in lanes]
+    return [
+        {
+            "id": str(lane["lane"]),
+            "href": timeline_path(request=lane["request_id"]),
+            **{field: lane[field] for field in fields},
+        }
+        for lane in lanes
+    ]
 
 
 def alternative_rows(plan: Row, alternatives: Sequence[Row]) -> list[dict[str, Any]]:
-    """Table rows for `plan_alternatives` rows, parts in the unit of each score."""
+    """Table rows for `plan_alternatives` rows, parts in the unit of each score.
+
+    By score, the winner's unit first, since scores in different units are not compared by size.
+    """
+    by_score = sorted(alternatives, key=lambda row: (row["score_kind"] != plan["score_kind"], -row["value_rate"]))
     return [
         {
             "id": str(row["rank"]),
@@ -71,7 +87,7 @@ def alternative_rows(plan: Row, alternatives: Sequence[Row]) -> list[dict[str, A
             "active_rows": row["active_rows"],
             "requests": some_names(_names(row["request_ids"])),
         }
-        for row in alternatives
+        for row in by_score
     ]
 
 

@@ -24,7 +24,7 @@ from service.control.policy import PolicyControl, PolicyVersion
 from service.ipc.errors import EngineError
 from service.store.errors import StoreError
 
-ACTOR_PROBLEM = "Say who makes the change"
+ACTOR_PROBLEM = "Say who you are"
 TITLES: tuple[tuple[type[Exception], str], ...] = (
     (EngineDidNotAnswer, "Nothing was changed: the engine did not answer"),
     (EngineError, "Nothing was changed: the engine cannot be reached"),

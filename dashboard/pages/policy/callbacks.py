@@ -9,6 +9,7 @@ from dash import ALL, Input, Output, State
 
 from dashboard import checks, ids
 from dashboard.context import ControlRoom
+from dashboard.markup import in_browser
 from dashboard.pages.policy import outcome
 from dashboard.pages.policy.actions import ACTOR_PROBLEM, Result, apply_change, find_version, roll_back
 from dashboard.pages.policy.history import HISTORY_LIMIT, history_rows
@@ -19,6 +20,7 @@ from dashboard.pages.policy.values import (
     read_draft,
     read_entries,
     read_loaded,
+    readable,
     rebased,
     show,
     show_with_hint,
@@ -41,6 +43,22 @@ def register(app: dash.Dash, room: ControlRoom) -> None:
     _register_apply(app, room)
     _register_rebase(app, room)
     _register_rollback(app, room)
+    _register_confirm(app, room)
+    in_browser(
+        app,
+        "rememberWho",
+        Output(ids.POLICY_ACTOR, "value"),
+        Output(ids.POLICY_ROLLBACK_ACTOR, "value"),
+        Input(ids.POLICY_ACTOR, "value"),
+        Input(ids.POLICY_ROLLBACK_ACTOR, "value"),
+    )
+    in_browser(
+        app,
+        "needsWho",
+        Output(ids.POLICY_ROLLBACK_CONFIRM, "disabled"),
+        Input(ids.POLICY_ROLLBACK_ACTOR, "value"),
+        Input(ids.POLICY_ROLLBACK_TARGET, "data"),
+    )
 
 
 def _register_preview(app: dash.Dash) -> None:
@@ -48,16 +66,19 @@ def _register_preview(app: dash.Dash) -> None:
         Output(ids.POLICY_DIFF, "children"),
         Output(ids.coefficient(ALL), "error"),
         Output(ids.POLICY_APPLY, "disabled"),
+        Output(ids.readable(ALL), "children"),
         Input(ids.coefficient(ALL), "value"),
         Input(ids.POLICY_LOADED, "data"),
         State(ids.POLICY_PRESET, "value"),
         ENTRY_IDS,
+        State(ids.readable(ALL), "id"),
     )
-    async def preview(entries: object, loaded: object, preset: object, fields: object) -> tuple[Any, Any, Any]:
+    async def preview(entries: object, loaded: object, preset: object, fields: object, hints: Any) -> tuple[Any, ...]:
         named = read_entries(fields, entries)
         draft = read_draft(read_loaded(loaded), preset, named)
         errors = [draft.problems.get(name) for name in named]
-        return outcome.draft_preview(draft), errors, bool(draft.problems) or not draft.changes
+        hinted = [readable(COEFFICIENT_BY_NAME[_name(hint)], named[_name(hint)]) for hint in hints]
+        return outcome.draft_preview(draft), errors, bool(draft.problems) or not draft.changes, hinted
 
 
 def _register_fill(app: dash.Dash) -> None:
@@ -147,40 +168,48 @@ def _register_rollback(app: dash.Dash, room: ControlRoom) -> None:
         Output(ids.POLICY_ROLLBACK_DIALOG, "opened"),
         Output(ids.POLICY_ROLLBACK_BODY, "children"),
         Output(ids.POLICY_ROLLBACK_TARGET, "data"),
+        Output(ids.POLICY_ROLLBACK_NOTE, "value"),
         Input(ids.POLICY_ROLLBACK_CLICK, "data"),
         Input(ids.POLICY_ROLLBACK_CANCEL, "n_clicks"),
         State(ids.POLICY_LOADED, "data"),
+        State(ids.POLICY_NOTE, "value"),
         prevent_initial_call=True,
     )
-    async def open_or_close(clicked: object, _cancel: object, data: object) -> tuple[Any, Any, Any]:
+    async def open_or_close(clicked: object, _cancel: object, data: object, note: object) -> tuple[Any, Any, Any, Any]:
         if dash.ctx.triggered_id == ids.POLICY_ROLLBACK_CANCEL or clicked is None:
-            return False, dash.no_update, None
+            return False, dash.no_update, None, dash.no_update
         target = checks.whole_number("version", checks.mapping("clicked", clicked).get("version"))
         try:
             version = await find_version(room.control, target)
         except UNAVAILABLE as error:
-            return True, outcome.refused("The history cannot be read now", str(error)), None
+            return True, outcome.refused("The history cannot be read now", str(error)), None, dash.no_update
         loaded = read_loaded(data)
         changes = differences(loaded.values, version.config.as_dict())
-        return True, outcome.rollback_preview(version, changes, loaded.version), target
+        return True, outcome.rollback_preview(version, changes, loaded.version), target, note
 
+
+def _register_confirm(app: dash.Dash, room: ControlRoom) -> None:
     @app.callback(
         *_result_outputs(allow_duplicate=True),
         Output(ids.POLICY_ROLLBACK_DIALOG, "opened", allow_duplicate=True),
+        Output(ids.POLICY_ROLLBACK_ACTOR, "error"),
         Input(ids.POLICY_ROLLBACK_CONFIRM, "n_clicks"),
         State(ids.POLICY_ROLLBACK_TARGET, "data"),
         State(ids.POLICY_LOADED, "data"),
-        State(ids.POLICY_ACTOR, "value"),
-        State(ids.POLICY_NOTE, "value"),
+        State(ids.POLICY_ROLLBACK_ACTOR, "value"),
+        State(ids.POLICY_ROLLBACK_NOTE, "value"),
         prevent_initial_call=True,
+        running=[(Output(ids.POLICY_ROLLBACK_CONFIRM, "loading"), True, False)],
     )
     async def confirm(clicks: object, target: object, data: object, actor: object, note: object) -> tuple[Any, ...]:
         if not clicks or target is None:
             raise dash.exceptions.PreventUpdate
         who, why = checks.text("actor", actor, MAX_ACTOR), checks.text("note", note, MAX_NOTE)
         to_version = checks.whole_number("version", target)
+        if not who:
+            return (*_nothing_new(), dash.no_update, ACTOR_PROBLEM)
         result = await roll_back(room.control, read_loaded(data), to_version, who, why)
-        return (*await _show(room, result), False)
+        return (*await _show(room, result), False, None)
 
 
 def _result_outputs(*, allow_duplicate: bool = False) -> tuple[Output, ...]:

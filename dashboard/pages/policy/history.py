@@ -7,7 +7,7 @@ from typing import Any
 
 from dashboard.formatting import NOTHING, utc
 from dashboard.grids import number, text
-from dashboard.pages.policy.values import differences, show
+from dashboard.pages.policy.values import differences, show_with_hint
 from service.control.policy import PolicyVersion
 
 HISTORY_LIMIT = 100
@@ -52,4 +52,5 @@ def _changes(version: PolicyVersion, parent: PolicyVersion | None) -> str:
     if parent is None:
         return f"preset {version.preset}" if version.preset else NOTHING
     changed = differences(parent.config.as_dict(), version.config.as_dict())
-    return ", ".join(f"{c.coefficient.name} {show(c.before)} → {show(c.after)}" for c in changed) or "nothing"
+    shown = [(c.coefficient, c.before, c.after) for c in changed]
+    return ", ".join(f"{c.name} {show_with_hint(c, a)} → {show_with_hint(c, b)}" for c, a, b in shown) or "nothing"

@@ -13,8 +13,9 @@ from dashboard.formatting import coefficient_label, utc
 from dashboard.grids import grid
 from dashboard.markup import aria
 from dashboard.pages.policy.history import HISTORY_COLUMNS, HISTORY_LIMIT, history_rows
-from dashboard.pages.policy.values import MAX_ENTRY, Loaded, show, show_with_hint
+from dashboard.pages.policy.values import MAX_ENTRY, Loaded, readable, show, show_with_hint
 from scheduler.policy import COEFFICIENT_BY_NAME, COEFFICIENTS, PRESETS, Coefficient
+from service.control.checks import MAX_ACTOR
 from service.control.policy import PolicyVersion
 
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -105,6 +106,7 @@ def _coefficient(coefficient: Coefficient, loaded: Loaded) -> Any:
             html.Div(
                 [
                     _field(coefficient, label, show(value)),
+                    *_readable(coefficient, show(value)),
                     html.Div(
                         [
                             "in force ",
@@ -146,6 +148,13 @@ def _field(coefficient: Coefficient, label: str, value: str) -> Any:
     )
 
 
+def _readable(coefficient: Coefficient, entry: str) -> list[Any]:
+    if coefficient.unit != "ns":
+        return []
+    text = readable(coefficient, entry)
+    return [html.Div(text, id=ids.readable(coefficient.name), className="readable digits", role="status")]
+
+
 def _lower_first(sentence: str) -> str:
     return sentence[:1].lower() + sentence[1:]
 
@@ -165,19 +174,8 @@ def _sidebar() -> list[Any]:
                     comboboxProps={"width": "target"},
                 ),
                 html.Div(id=ids.POLICY_DIFF, className="diff", role="status", **aria(live="polite")),
-                dmc.TextInput(
-                    id=ids.POLICY_ACTOR,
-                    label="Who",
-                    placeholder="your name",
-                    persistence=True,
-                    inputProps={"maxLength": 100},
-                ),
-                dmc.TextInput(
-                    id=ids.POLICY_NOTE,
-                    label="Note",
-                    placeholder="why, for whoever reads the history",
-                    inputProps={"maxLength": 300},
-                ),
+                _who(ids.POLICY_ACTOR),
+                _note(ids.POLICY_NOTE),
                 html.Div(
                     [
                         dmc.Button("Apply", id=ids.POLICY_APPLY, disabled=True),
@@ -193,13 +191,24 @@ def _sidebar() -> list[Any]:
     ]
 
 
+def _who(component_id: str) -> Any:
+    """A field for the name, which assets/policy.js remembers in this browser and keeps alike in both places."""
+    return dmc.TextInput(id=component_id, label="Who", placeholder="your name", inputProps={"maxLength": MAX_ACTOR})
+
+
+def _note(component_id: str) -> Any:
+    words = "why, for whoever reads the history"
+    return dmc.TextInput(id=component_id, label="Note", placeholder=words, inputProps={"maxLength": 300})
+
+
 def _rollback_dialog() -> Any:
     return dmc.Modal(
         [
             html.Div(id=ids.POLICY_ROLLBACK_BODY),
+            html.Div([_who(ids.POLICY_ROLLBACK_ACTOR), _note(ids.POLICY_ROLLBACK_NOTE)], className="dialog-fields"),
             html.Div(
                 [
-                    dmc.Button("Go back", id=ids.POLICY_ROLLBACK_CONFIRM),
+                    dmc.Button("Go back", id=ids.POLICY_ROLLBACK_CONFIRM, disabled=True),
                     dmc.Button("Cancel", id=ids.POLICY_ROLLBACK_CANCEL, variant="default"),
                 ],
                 className="buttons",

@@ -10,7 +10,7 @@ from dash import dcc, html
 
 from dashboard import ids
 from dashboard.formatting import utc
-from dashboard.pages.policy.values import Change, Draft, show
+from dashboard.pages.policy.values import Change, Draft, show_with_hint
 from dashboard.routing import timeline_path
 from scheduler.policy import COEFFICIENT_BY_NAME
 from service.control.policy import PolicyVersion
@@ -23,8 +23,8 @@ def diff_table(changes: Sequence[Change], before: str, after: str) -> Any:
         html.Tr(
             [
                 html.Th(html.Code(c.coefficient.name), scope="row"),
-                html.Td(show(c.before)),
-                html.Td(show(c.after), className="after"),
+                html.Td(show_with_hint(c.coefficient, c.before)),
+                html.Td(show_with_hint(c.coefficient, c.after), className="after"),
             ]
         )
         for c in changes
@@ -95,7 +95,7 @@ def rollback_preview(version: PolicyVersion, changes: Sequence[Change], loaded_v
     """What going back would change."""
     words = (
         f"This makes a new version with the values of version {version.version} "
-        f"(by {version.actor}, {utc(version.created_at)}). Who and note are taken from the form."
+        f"(by {version.actor}, {utc(version.created_at)})."
     )
     if not changes:
         return [html.P(words), html.P("The values are the same as in force; nothing will change.", className="muted")]

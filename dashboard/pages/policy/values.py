@@ -96,8 +96,21 @@ def show(value: CoefficientValue) -> str:
 def show_with_hint(coefficient: Coefficient, value: CoefficientValue) -> str:
     """A value for reading only: nanoseconds are followed by the time in a unit that people know."""
     if coefficient.unit == "ns" and not isinstance(value, str):
-        return f"{show(value)} ({milliseconds(value / 1e6)})"
+        return f"{show(value)} ({in_seconds(value)})"
     return show(value)
+
+
+def in_seconds(value_ns: float) -> str:
+    """Nanoseconds in a unit that people know, as exactly as they were given: `30 s`, `1.5 s`, `20 ms`."""
+    return f"{value_ns / 1e9:,.10g} s" if abs(value_ns) >= 1e9 else milliseconds(value_ns / 1e6)
+
+
+def readable(coefficient: Coefficient, entry: str) -> str:
+    """What the entry of a nanosecond field means, empty where it is no usable value."""
+    value = parse_entry(coefficient, entry)
+    if coefficient.problem(value) is not None or not isinstance(value, int | float):
+        return ""
+    return f"= {in_seconds(value)}"
 
 
 def read_draft(loaded: Loaded, preset: object, entries: Mapping[str, str]) -> Draft:

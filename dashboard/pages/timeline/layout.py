@@ -9,11 +9,19 @@ from dash import dcc, html
 
 from dashboard import ids
 from dashboard.figures.timeline import timeline_figure
+from dashboard.glossary import TERMS
 from dashboard.grids import grid, number, text
+from dashboard.markup import aria
 from dashboard.routing import timeline_path
 
 LIMITS = (100, 200, 500, 1000, 2000)
-DEFAULT_LIMIT = 200
+MAX_PLANS = LIMITS[-1]
+WINDOWS_S = {"1 min": 60, "10 min": 600, "1 h": 3600}
+CHOICES: dict[str, str] = {
+    **{str(limit): f"{limit:,} plans" for limit in LIMITS},
+    **{name: f"last {name}" for name in WINDOWS_S},
+}
+DEFAULT_CHOICE = "200"
 TICK_MS = 1000
 GRAPH_CONFIG: Any = {
     "displaylogo": False,
@@ -27,26 +35,27 @@ GRAPH_CONFIG: Any = {
     "plotlyServerURL": "",
 }
 
+# The page is 1,230 px wide on a screen of 1,280 px; what people look for first fits into that.
 COLUMNS = [
-    text("committed_clock", "Committed", width=116, tooltip="UTC time of the decision", cellClass="digits"),
-    text("plan", "Plan", width=84, cellRenderer="PlanLink", cellClass="digits", tooltip="Fence; opens the plan"),
-    text("shape", "Graph", width=140, cellRenderer="KindCell"),
-    text("reason", "Reason", width=118),
-    text("outcome", "Outcome", width=104),
-    number("selected_cost_ms", "Predicted", "milliseconds", tooltip="Duration that the decision used"),
-    number("device_ms", "Observed", "milliseconds", tooltip="Duration on the device"),
-    number("value_rate", "Score", width=84, tooltip="Value per ms, or undivided value of an unmeasured graph"),
-    text("score_unit", "Unit", width=92),
-    number("margin", "Margin", "percent", width=92, tooltip="Lead over the runner-up in the same unit"),
-    number("active_rows", "Rows", "count", width=76, tooltip="Request rows in use"),
-    number("prompt_tokens", "Prompt", "count", width=88, tooltip="Prompt tokens consumed"),
-    number("output_tokens", "Output", "count", width=88, tooltip="Output tokens committed"),
-    number("queue_depth", "Queue", "count", width=84, tooltip="Requests waiting at commit"),
-    number("policy_version", "Policy", "count", width=84, tooltip="Policy version in force"),
+    text("committed_clock", "Committed", width=112, tooltip="UTC time of the decision", cellClass="digits"),
+    text("plan", "Plan", width=72, cellRenderer="PlanLink", cellClass="digits", tooltip="Fence; opens the plan"),
+    text("shape", "Graph", width=136, cellRenderer="KindCell"),
+    text("reason", "Reason", width=96),
+    text("outcome", "Outcome", width=98),
+    number("selected_cost_ms", "Predicted", "milliseconds", width=92, tooltip="Duration that the decision used"),
+    number("device_ms", "Observed", "milliseconds", width=92, tooltip="Duration on the device"),
+    number("prompt_tokens", "Prompt", "count", width=76, tooltip="Prompt tokens consumed"),
+    number("output_tokens", "Output", "count", width=76, tooltip="Output tokens committed"),
+    number("active_rows", "Rows", "count", width=62, tooltip="Request rows in use"),
+    number("queue_depth", "Queue", "count", width=72, tooltip="Plans submitted before it and not completed"),
+    number("policy_version", "Policy", "count", width=70, tooltip="Policy version in force"),
+    number("value_rate", "Score", width=78, tooltip="Value per ms, or undivided value of an unmeasured graph"),
+    number("margin", "Margin", "margin", width=84, tooltip=TERMS["Margin"]),
+    text("score_unit", "Unit", width=92, tooltip="Of score and margin"),
 ]
 
 
-def layout(policy_version: int | None) -> Any:
+def layout(policy_version: int | None, request: str | None = None) -> Any:
     """The page before its first data; everything else arrives by callback."""
     return html.Div(
         [
@@ -58,19 +67,24 @@ def layout(policy_version: int | None) -> Any:
             dcc.Store(id=ids.TIMELINE_CURSOR),
             dcc.Store(id=ids.TIMELINE_ZOOM),
             dcc.Store(id=ids.TIMELINE_POLICY, data=policy_version),
+            dcc.Store(id=ids.TIMELINE_REQUEST, data=request),
             dcc.Store(id=ids.TIMELINE_STRIP_STATE),
             html.Div(id=ids.TIMELINE_STRIP, className="strip"),
+            html.Section(
+                [html.H2("The last minute"), html.Div(id=ids.TIMELINE_MINUTE)],
+                className="card minute",
+            ),
             html.Div(id=ids.TIMELINE_PROBLEM, role="status"),
-            html.Section(_body(policy_version), id=ids.TIMELINE_BODY),
+            html.Section(_body(policy_version, request), id=ids.TIMELINE_BODY),
             html.Section(id=ids.TIMELINE_EMPTY, hidden=True),
         ]
     )
 
 
-def _body(policy_version: int | None) -> list[Any]:
+def _body(policy_version: int | None, request: str | None) -> list[Any]:
     return [
         html.Div(
-            [html.H1("Timeline"), *_filter_note(policy_version), html.Div(className="spacer"), _controls()],
+            [html.H1("Timeline"), *_filter_note(policy_version, request), html.Div(className="spacer"), _controls()],
             className="title-row",
         ),
         html.Div(
@@ -81,6 +95,7 @@ def _body(policy_version: int | None) -> list[Any]:
                     config=GRAPH_CONFIG,
                     className="timeline-graph",
                 ),
+                html.P(id=ids.TIMELINE_SHOWN, className="shown-note digits"),
                 html.P(_legend(), className="legend-note"),
             ],
             className="card",
@@ -99,24 +114,35 @@ def _legend() -> list[Any]:
     ]
 
 
-def _filter_note(policy_version: int | None) -> list[Any]:
-    if policy_version is None:
+def _filter_note(policy_version: int | None, request: str | None) -> list[Any]:
+    words = [
+        *([f"of policy version {policy_version}"] if policy_version is not None else []),
+        *([f"that served {request}"] if request is not None else []),
+    ]
+    if not words:
         return []
     link = dcc.Link("show all", href=timeline_path())
-    return [html.Span([f"Only plans of policy version {policy_version} · ", link], className="filter-note")]
+    return [html.Span([f"Only plans {' and '.join(words)} · ", link], className="filter-note")]
 
 
 def _controls() -> Any:
     return html.Div(
         [
-            html.Label("Show the last", htmlFor=ids.TIMELINE_LIMIT),
+            html.Label("Show the", htmlFor=ids.TIMELINE_LIMIT),
             dmc.Select(
                 id=ids.TIMELINE_LIMIT,
-                data=[{"value": str(limit), "label": f"{limit:,} plans"} for limit in LIMITS],
-                value=str(DEFAULT_LIMIT),
+                data=[{"value": value, "label": label} for value, label in CHOICES.items()],
+                value=DEFAULT_CHOICE,
                 allowDeselect=False,
                 size="sm",
                 w=132,
+            ),
+            dmc.SegmentedControl(
+                id=ids.TIMELINE_VIEW,
+                data=[{"value": "all", "label": "All of them"}, {"value": "burst", "label": "Since the last pause"}],
+                value="all",
+                size="sm",
+                **aria(label="Which part of the chosen plans the chart shows"),
             ),
             dmc.Switch(id=ids.TIMELINE_LIVE, label="Live", checked=True, size="sm"),
         ],
@@ -134,8 +160,11 @@ def curl_command(origin: str, model: str) -> str:
     )
 
 
-def empty_state(model: str, policy_version: int | None) -> list[Any]:
+def empty_state(model: str, policy_version: int | None, request: str | None = None) -> list[Any]:
     """What stands in for the timeline while there is no plan. The browser puts its own origin into the command."""
+    if request is not None:
+        text_ = f"No plan that served {request} is stored."
+        return [html.H1("Timeline"), html.P(text_), html.P(dcc.Link("Show all plans", href=timeline_path()))]
     if policy_version is not None:
         text_ = f"No plan was chosen under policy version {policy_version} yet."
         return [html.H1("Timeline"), html.P(text_), html.P(dcc.Link("Show all plans", href=timeline_path()))]

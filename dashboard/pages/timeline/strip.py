@@ -47,8 +47,8 @@ def strip(found: Strip) -> list[Entry]:
         Entry("Model", run["model"], f"on {run['device']}"),
         Entry(
             "Engine run",
-            f"ended: {run['end_reason'] or 'unknown'}" if ended else f"running since {run['started_at']:%b %-d, %H:%M}",
-            run["run_id"],
+            f"ended: {run['end_reason'] or 'unknown'}" if ended else "running",
+            f"since {run['started_at']:%b %-d, %H:%M} UTC · {run['run_id']}",
             "bad" if ended else "",
         ),
         policy,
