@@ -16,7 +16,7 @@ from service.api.http_server import create_server, listen
 from service.control.policy import PolicyControl
 from service.ipc.client import EngineClient
 from service.model_source import ModelSourceError, resolve_model
-from service.process import guard_child, install_stop_handler
+from service.process import guard_child, install_stop_handler, leave
 from service.settings import Settings
 from service.store.database import open_database
 from service.store.errors import StoreError
@@ -74,4 +74,4 @@ def _refuse(message: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

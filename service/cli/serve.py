@@ -16,7 +16,7 @@ from service.settings import Settings, default_data_dir, default_threads
 from service.store.database import database_url
 from service.store.errors import InvalidDatabaseUrl
 from service.supervisor.errors import StartRefused
-from service.supervisor.start import serve as supervise
+from service.supervisor.start import serve_and_leave as supervise
 
 SMALLEST_JOURNAL = 2 << 20
 FIELDS = {field.name: field for field in msgspec.structs.fields(Settings)}
@@ -82,13 +82,12 @@ def resolve_settings(given: dict[str, Any]) -> Settings:
 
 @click.command(cls=Command, epilog="Example: helios serve --port 8123 --data-dir ./data --scheduler-policy throughput")
 @settings_options
-@click.pass_context
-def serve(ctx: click.Context, /, **given: Any) -> None:
+def serve(**given: Any) -> None:
     """Start the server and keep it running until Ctrl-C or SIGTERM.
 
     Exits 0 after an orderly stop, 1 when its processes keep failing, 2 when it cannot start as asked.
     """
     try:
-        ctx.exit(supervise(resolve_settings(given)))
+        supervise(resolve_settings(given))
     except (StartRefused, InvalidDatabaseUrl) as error:
         fail(str(error))

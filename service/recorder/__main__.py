@@ -2,7 +2,8 @@
 
 import sys
 
+from service.process import leave
 from service.recorder.process import main
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))

@@ -23,6 +23,11 @@ MODULES: Mapping[Role, tuple[str, ...]] = {
 """The command of each role; the path of its settings is appended."""
 
 
+def serve_and_leave(settings: Settings) -> NoReturn:
+    """serve(), and end this process with its exit code. Raises StartRefused."""
+    leave(serve(settings))
+
+
 class StopGate:
     """Where a request to stop goes: at first it ends this process, later the supervisor stops its children in order."""
 
