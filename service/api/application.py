@@ -18,7 +18,7 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.types import ControllerRouterHandler
 from prometheus_client import CollectorRegistry
 
-from service.api.context import STORE_THREADS, ApiContext
+from service.api.context import STORE_THREADS, TOKENIZE_THREADS, ApiContext
 from service.api.engine_port import EnginePort
 from service.api.origins import OriginGuard, is_loopback
 from service.api.policy_keeper import keep_policy
@@ -59,6 +59,7 @@ def create_app(
         registry=registry or CollectorRegistry(),
         started_at=int(time.time()),
         store_threads=anyio.CapacityLimiter(STORE_THREADS),
+        tokenize_threads=anyio.CapacityLimiter(TOKENIZE_THREADS),
     )
     return Litestar(
         [*ROUTES, *mounts],

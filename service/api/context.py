@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import anyio
@@ -14,7 +15,7 @@ from litestar import Request
 from prometheus_client import CollectorRegistry
 
 from service.api.engine_port import EnginePort
-from service.api.errors import EngineNotReady, ShuttingDown
+from service.api.errors import EngineNotReady, QueueFull, ShuttingDown
 from service.control.policy import PolicyControl
 from service.ipc.messages import EngineReady
 from service.settings import Settings
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 STORE_THREADS = 4
+TOKENIZE_THREADS = 2
 _WHY = {
     "starting": "The engine is starting",
     "down": "The engine went away and a new one is starting",
@@ -35,7 +37,7 @@ _WHY = {
 
 @dataclasses.dataclass(slots=True)
 class ApiContext:
-    """Everything the routes work with. `open` and `stopping` are the only things that change."""
+    """Everything the routes work with. `open`, `tokenizing` and `stopping` are the only things that change."""
 
     settings: Settings
     text_model: TextModel
@@ -45,7 +47,9 @@ class ApiContext:
     registry: CollectorRegistry
     started_at: int
     store_threads: anyio.CapacityLimiter
+    tokenize_threads: anyio.CapacityLimiter
     stopping: bool = False
+    tokenizing: int = 0
     open: set[Generation] = dataclasses.field(default_factory=set)
 
     def require_engine(self) -> EngineReady:
@@ -56,6 +60,22 @@ class ApiContext:
         if self.engine.state != "ready" or ready is None:
             raise EngineNotReady(f"{_WHY.get(self.engine.state, 'The engine is not ready')}; try again in a moment.")
         return ready
+
+    def require_room(self) -> None:
+        """Raises QueueFull when as many requests as the server takes are open or being tokenized."""
+        limit = self.settings.queue_limit + self.settings.request_slots
+        if len(self.open) + self.tokenizing >= limit:
+            raise QueueFull(f"The server works on {limit:,} requests already; try again in a moment.")
+
+    @contextlib.contextmanager
+    def tokenize_place(self) -> Iterator[None]:
+        """Counts a request as open while its text is tokenized; raises QueueFull."""
+        self.require_room()
+        self.tokenizing += 1
+        try:
+            yield
+        finally:
+            self.tokenizing -= 1
 
     def begin_shutdown(self) -> None:
         """Take nothing more and end every open generation with a terminal event. On the event loop's thread."""

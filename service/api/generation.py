@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from service.api.context import ApiContext
-from service.api.errors import GenerationFailed, QueueFull, ShuttingDown
+from service.api.errors import GenerationFailed, ShuttingDown
 from service.ipc.errors import EngineError, EngineLost
 from service.ipc.messages import Submit, Tokens
 from service.text import StopMatcher
@@ -46,9 +46,7 @@ class Generation:
         Raises QueueFull, EngineUnavailable, EngineRefused or EngineLost. A refusal that comes later than `wait_s`
         is raised by pieces().
         """
-        limit = self._context.settings.queue_limit + self._context.settings.request_slots
-        if len(self._context.open) >= limit:
-            raise QueueFull(f"The server works on {limit:,} requests already; try again in a moment.")
+        self._context.require_room()
         self._context.open.add(self)
         self._entering = asyncio.create_task(self._enter())
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import time
 from typing import Any
 
 import anyio
@@ -20,6 +21,8 @@ from service.telemetry.metric_table import METRIC_BY_NAME
 from service.telemetry.shared import MetricsReader, series_values
 
 STORE_PATIENCE_S = 2.0
+SILENT_NS = 5_000_000_000
+"""A heartbeat older than this is stale; the engine's loop beats every half second, whatever its programs do."""
 _ENGINE_REASONS = {
     "starting": "the engine is starting",
     "down": "the engine is down; a new one is being started",
@@ -43,6 +46,8 @@ async def ready(request: Request[Any, Any, Any]) -> Response[bytes]:
     reasons = [] if not context.stopping else ["the server is shutting down"]
     if context.engine.state != "ready" or context.engine.ready is None:
         reasons.append(_ENGINE_REASONS.get(context.engine.state, "the engine is not ready"))
+    elif _is_silent(context.settings.engine_metrics_path):
+        reasons.append("the engine does not answer")
     if not await _store_answers(context):
         reasons.append("the trace store is unreachable")
     body = {
@@ -55,6 +60,12 @@ async def ready(request: Request[Any, Any, Any]) -> Response[bytes]:
         body["run_id"] = context.engine.ready.run_id
     headers = {"Retry-After": "2"} if reasons else {}
     return json_response(body, status=503 if reasons else 200, headers=headers)
+
+
+def _is_silent(metrics: pathlib.Path) -> bool:
+    """Whether the file's writer is there but has stopped moving: a hung or stopped process keeps its connections."""
+    beat = MetricsReader(metrics).heartbeat()
+    return beat is not None and time.monotonic_ns() - beat.at_ns > SILENT_NS
 
 
 async def _store_answers(context: ApiContext) -> bool:

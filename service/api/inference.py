@@ -20,7 +20,7 @@ from service.api.json_body import Body, parse_object, shown
 from service.api.openai_objects import ChatWire, CompletionWire, Wire
 from service.api.openapi_bodies import ChatOperation, CompletionOperation
 from service.api.problems import answer_for
-from service.api.prompts import output_limit, tokenize_chat, tokenize_prompt
+from service.api.prompts import context_bound, output_limit, tokenize_chat, tokenize_prompt
 from service.api.responses import DONE, EventStream, event, json_response
 from service.api.traceparent import checked_traceparent
 from service.ipc.messages import EngineReady, Submit
@@ -44,7 +44,7 @@ async def chat_completions(request: AnyRequest) -> Response[Any]:
     chat = await _read(await request.body(), read_chat_request)
     check_model(context, chat.options.model)
     ready = context.require_engine()
-    ids, tokenize_ns = await tokenize_chat(context, chat.messages)
+    ids, tokenize_ns = await tokenize_chat(context, chat.messages, context_bound(context, ready))
     limit = output_limit(ready, len(ids), chat.options.max_tokens, None, "messages")
     wire = ChatWire(chat.options.model)
     submit = _submit(request, context, wire, chat.options, ids, limit, arrived_ns, tokenize_ns)
@@ -60,7 +60,7 @@ async def completions(request: AnyRequest) -> Response[Any]:
     completion = await _read(await request.body(), lambda body: read_completion_request(body, vocab_size))
     check_model(context, completion.options.model)
     ready: EngineReady = context.require_engine()
-    ids, tokenize_ns = await tokenize_prompt(context, completion.prompt)
+    ids, tokenize_ns = await tokenize_prompt(context, completion.prompt, context_bound(context, ready))
     limit = output_limit(ready, len(ids), completion.options.max_tokens, DEFAULT_MAX_TOKENS, "prompt")
     wire = CompletionWire(completion.options.model)
     submit = _submit(request, context, wire, completion.options, ids, limit, arrived_ns, tokenize_ns)

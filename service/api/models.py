@@ -14,7 +14,7 @@ from service.api.errors import BadRequest
 from service.api.inference import check_model
 from service.api.json_body import check_names, parse_object, text
 from service.api.openapi_bodies import TokenizeOperation
-from service.api.prompts import context_limit, tokenize_chat, tokenize_prompt
+from service.api.prompts import context_limit, tokenize_bound, tokenize_chat, tokenize_prompt
 from service.api.responses import json_response
 
 
@@ -45,7 +45,10 @@ async def get_model(request: Request[Any, Any, Any], model: FromPath[str]) -> Re
 
 @post("/v1/tokenize", status_code=200, operation_class=TokenizeOperation, tags=["inference"])
 async def tokenize(request: Request[Any, Any, Any]) -> Response[bytes]:
-    """Token ids of `{"prompt": …}` or `{"messages": […]}`, exactly as a completion or chat would send them."""
+    """Token ids of `{"prompt": …}` or `{"messages": […]}`, exactly as a completion or chat would send them.
+
+    Texts of at most 256 KiB.
+    """
     context = context_of(request)
     body = parse_object(await request.body())
     check_names(body, {"model", "prompt", "messages"})
@@ -54,9 +57,10 @@ async def tokenize(request: Request[Any, Any, Any]) -> Response[bytes]:
     if ("prompt" in body) == ("messages" in body):
         raise BadRequest("Send either prompt or messages.", "prompt")
     if "messages" in body:
-        ids, _ = await tokenize_chat(context, read_messages(body))
+        ids, _ = await tokenize_chat(context, read_messages(body), tokenize_bound)
     else:
-        ids, _ = await tokenize_prompt(context, read_prompt(body["prompt"], context.text_model.vocab_size))
+        prompt = read_prompt(body["prompt"], context.text_model.vocab_size)
+        ids, _ = await tokenize_prompt(context, prompt, tokenize_bound)
     ready = context.engine.ready
     limit = None if ready is None else context_limit(ready)
     return json_response({"model": context.text_model.name, "tokens": ids, "count": len(ids), "max_model_len": limit})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +14,8 @@ from service.text.decoding import IncrementalDecoder
 from service.text.errors import TemplateError, UnencodableText
 from service.text.template import ChatTemplate
 from service.text.vocabulary import TokenTable
+
+_LOSSLESS_SPLITS = frozenset({"ByteLevel", "Digits", "Split", "Punctuation"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +38,33 @@ class TextModel:
     bos_token_id: int | None
     add_bos: bool
     vocab_size: int
+
+    def least_tokens(self, text: str) -> int:
+        """A number of tokens that `text` has at least, from its UTF-8 length alone: about 1 ms for a megabyte.
+
+        0, which says nothing, for tokenizers that may shorten a text before they cut it.
+        """
+        if self._longest_token is None:
+            return 0
+        longest, dropped = self._longest_token
+        return -(-len(text.encode("utf-8", "surrogatepass").translate(None, dropped)) // longest)
+
+    @functools.cached_property
+    def _longest_token(self) -> tuple[int, bytes] | None:
+        """Bytes of the longest token, and the bytes that the vocabulary lacks: the tokenizer drops them silently."""
+        state = json.loads(self.tokenizer.to_str())
+        added = self.tokenizer.get_added_tokens_decoder().values()
+        if (
+            self.table.strip_first_space
+            or state["normalizer"] is not None
+            or not _keeps_every_byte(state["pre_tokenizer"])
+            or any(token.lstrip or token.rstrip for token in added)
+        ):
+            return None
+        known = [self.table.bytes_of(index) for index in range(len(self.table))]
+        longest = max(map(len, [*known, *(token.content.encode("utf-8") for token in added)]))
+        single = {token for token in known if len(token) == 1}
+        return longest, bytes(byte for byte in range(256) if bytes([byte]) not in single)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids of `text`. The interpreter lock is free meanwhile, so a thread may do it.
@@ -64,3 +95,12 @@ class TextModel:
         if self.template is None:
             raise TemplateError(f"the model {self.name} has no chat template; use /v1/completions")
         return self.template.render(messages)
+
+
+def _keeps_every_byte(splitting: Mapping[str, Any] | None) -> bool:
+    """Whether a pre-tokenizer, as the tokenizer's file describes it, only cuts a text and removes nothing."""
+    if splitting is None:
+        return True
+    if splitting["type"] == "Sequence":
+        return all(_keeps_every_byte(part) for part in splitting["pretokenizers"])
+    return splitting["type"] in _LOSSLESS_SPLITS and splitting.get("behavior") != "Removed"
