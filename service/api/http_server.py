@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import uvicorn
 from litestar import Litestar
 
+from service.api.connection import Connection
 from service.api.context import ApiContext
 
 STREAM_GRACE_S = 1
@@ -35,6 +36,7 @@ def create_server(app: Litestar) -> Server:
     config = uvicorn.Config(
         app,
         loop="asyncio",
+        http=Connection,
         lifespan="on",
         access_log=False,
         log_config=None,
