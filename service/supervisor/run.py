@@ -17,7 +17,8 @@ from service.supervisor.child import Child
 from service.supervisor.errors import StartRefused
 from service.supervisor.probe import ReadinessProbe
 from service.supervisor.report import Report, base_url
-from service.supervisor.supervision import Action, Kill, Limits, Role, Say, Start, Supervision, Terminate
+from service.supervisor.supervision import Action, Kill, Limits, Look, Role, Say, Start, Supervision, Terminate
+from service.telemetry.shared import MetricsReader
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class Supervisor:
         self._children: dict[Role, Child] = {}
         self._probe: ReadinessProbe | None = None
         self._next_policy: FirstPolicy | None = None
+        self._heartbeats = MetricsReader(settings.engine_metrics_path)
         self._run_id = ""
 
     def prepare(self) -> None:
@@ -115,7 +117,7 @@ class Supervisor:
     def _became_ready(self, run_id: str) -> None:
         if self._supervision.stopping or run_id != self._run_id:
             return
-        if self._supervision.ready():
+        if self._supervision.ready(time.monotonic()):
             self._report.ready()
         else:
             self._report.say(f"serving again, with engine run {run_id}")
@@ -130,6 +132,14 @@ class Supervisor:
                 self._children[action.role].terminate()
             elif isinstance(action, Kill):
                 self._children[action.role].kill()
+            elif isinstance(action, Look):
+                self._carry_out(self._supervision.beat(self._engine_beat(), time.monotonic()))
+
+    def _engine_beat(self) -> int | None:
+        """The heartbeat of the engine that runs now, in ns; None when its file is gone or another process's."""
+        found = self._heartbeats.heartbeat()
+        child = self._children.get(Role.ENGINE)
+        return found.at_ns if found is not None and child is not None and found.pid == child.pid else None
 
     def _start(self, role: Role) -> None:
         try:

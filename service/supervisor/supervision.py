@@ -4,6 +4,7 @@
     running   a role exits       it starts again: at once after its first crash, then after 0.5, 1, 2, … 10 s
     running   a role exits 2     before the server was ever ready: its message said why, stop with 2
     running   fifth crash        before the server was ever ready: stop with 1
+    running   engine silent      once it was ready: killed, and so started again as a new run
     running   stop               engine and service are told to stop, nothing starts any more
     stopping  the engine exits   the recorder is told to stop, so that it drains what the engine wrote last
     stopping  a role is late     it is killed, and that is said
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 
 
 class Role(enum.StrEnum):
@@ -48,13 +50,18 @@ class Kill:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Look:
+    """Read the engine's heartbeat and call beat() with it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Say:
     """Tell the operator."""
 
     text: str
 
 
-Action = Start | Terminate | Kill | Say
+Action = Start | Terminate | Kill | Look | Say
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,6 +69,8 @@ class Limits:
     """Seconds, but `starts`: crashes in a row, before the server was ever ready, after which it gives up.
 
     `stop_s` and `drain_s` count from the request to stop: engine and service, then the recorder, are killed.
+    `silent_s`: an engine that was ready and whose heartbeat stands still for this long, looked at every `look_s`, is
+    killed.
     """
 
     starts: int = 5
@@ -71,6 +80,8 @@ class Limits:
     stop_s: float = 4.5
     drain_s: float = 4.85
     retry_s: float = 2.0
+    look_s: float = 1.0
+    silent_s: float = 30.0
 
 
 @dataclasses.dataclass(slots=True)
@@ -82,6 +93,19 @@ class _State:
     killed: bool = False
 
 
+@dataclasses.dataclass(slots=True)
+class _Pulse:
+    """What is known about the heartbeat of an engine that was ready.
+
+    `still_s` grows by at most two looks at a time: when the supervisor itself was held up, the machine was too, and
+    the engine gets its time to move again.
+    """
+
+    looked_at: float
+    beat_ns: int | None = None
+    still_s: float = 0.0
+
+
 class Supervision:
     """The state of all three roles. Every method returns what the caller does next, in order."""
 
@@ -91,6 +115,7 @@ class Supervision:
         self._stopping_since: float | None = None
         self._ever_ready = False
         self._draining = False
+        self._pulse: _Pulse | None = None
         self.exit_code = 0
 
     @property
@@ -107,15 +132,34 @@ class Supervision:
         """Start all, the recorder first so that it sees the run's first record soon."""
         return [self._start(role, now) for role in (Role.RECORDER, Role.ENGINE, Role.SERVICE)]
 
-    def ready(self) -> bool:
-        """The whole server answers requests; True the first time."""
+    def ready(self, now: float) -> bool:
+        """The whole server answers requests, with the engine that runs now; True the first time."""
+        if self._roles[Role.ENGINE].running:
+            self._pulse = _Pulse(now)
         first, self._ever_ready = not self._ever_ready, True
         return first
+
+    def beat(self, beat_ns: int | None, now: float) -> list[Action]:
+        """The engine's heartbeat as it stands at `now`, in any unit; None: it cannot be read, which proves nothing."""
+        pulse = self._pulse
+        if pulse is None or self.stopping:
+            return []
+        passed, pulse.looked_at = now - pulse.looked_at, now
+        if beat_ns is None or beat_ns != pulse.beat_ns:
+            pulse.beat_ns, pulse.still_s = beat_ns, 0.0
+            return []
+        pulse.still_s += min(passed, 2 * self._limits.look_s)
+        if pulse.still_s < self._limits.silent_s:
+            return []
+        self._pulse = None
+        return [Say(f"the engine has not answered for {self._limits.silent_s:g} s and is killed"), Kill(Role.ENGINE)]
 
     def exited(self, role: Role, code: int, now: float) -> list[Action]:
         """The role's process has ended; `code` is negative for a signal."""
         state = self._roles[role]
         state.running = False
+        if role is Role.ENGINE:
+            self._pulse = None
         if self.stopping:
             return self._advance_stop()
         if self._ever_ready and now - state.started_at >= self._limits.steady_s:
@@ -152,19 +196,25 @@ class Supervision:
         if self._stopping_since is not None:
             return [action for role in Role for action in self._kill_if_late(role, now)]
         due = [r for r, s in self._roles.items() if s.restart_at is not None and s.restart_at <= now]
-        return [self._start(role, now) for role in due]
+        look: list[Action] = [Look()] if self._look_at() <= now else []
+        return [*look, *(self._start(role, now) for role in due)]
 
     def next_due(self) -> float | None:
         """The earliest time at which tick() has something to do."""
         if self._stopping_since is not None:
             late = [self._deadline(r) for r, s in self._roles.items() if s.running and not s.killed]
             return min(late, default=None)
-        return min((s.restart_at for s in self._roles.values() if s.restart_at is not None), default=None)
+        times = [self._look_at(), *(s.restart_at for s in self._roles.values() if s.restart_at is not None)]
+        return None if min(times) == math.inf else min(times)
 
     def _start(self, role: Role, now: float) -> Action:
         state = self._roles[role]
         state.running, state.restart_at, state.started_at = True, None, now
         return Start(role)
+
+    def _look_at(self) -> float:
+        """When the engine's heartbeat is due for a look; never for one that was not ready yet."""
+        return math.inf if self._pulse is None else self._pulse.looked_at + self._limits.look_s
 
     def _delay(self, crashes: int) -> float:
         if crashes <= 1:

@@ -25,7 +25,7 @@ import os
 import pathlib
 import struct
 import time
-from typing import Self
+from typing import NamedTuple, Self
 
 from service.telemetry.metric_table import METRIC_BY_NAME, SLOT_COUNT, Metric, MetricType, slot_offsets, table_digest
 
@@ -165,6 +165,13 @@ class Snapshot:
     heartbeat_ns: int
 
 
+class Heartbeat(NamedTuple):
+    """Who writes the file, and when it last said that it lives (CLOCK_MONOTONIC ns)."""
+
+    pid: int
+    at_ns: int
+
+
 class MetricsReader:
     """Reads a metrics file at any time, from any process."""
 
@@ -182,6 +189,15 @@ class MetricsReader:
                     return Snapshot(tuple(slots), pid, started_ns, heartbeat_ns)
         except (OSError, ValueError):  # ValueError: shorter than the table's layout
             return None
+
+    def heartbeat(self) -> Heartbeat | None:
+        """The writer's last heartbeat, dead or alive, from the header alone; None as for `read`. Takes about 20 us."""
+        try:
+            with self.path.open("rb", buffering=0) as file:
+                magic, digest, pid, _ticks, _started_ns, heartbeat_ns = _HEADER.unpack(file.read(_HEADER.size))
+        except (OSError, struct.error):
+            return None
+        return Heartbeat(pid, heartbeat_ns) if magic == MAGIC and digest == table_digest() and pid > 0 else None
 
 
 def series_values(metric: Metric, values: tuple[str, ...], slots: tuple[float, ...]) -> tuple[float, ...]:

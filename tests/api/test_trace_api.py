@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import pathlib
 import shutil
+import time
 
 import pytest
 from factories import fill_store
@@ -118,6 +119,20 @@ def test_readiness_gives_its_reasons(api: Api):
         answer = api.http.get("/health/ready")
         assert answer.status_code == 503
         assert word in answer.json()["reasons"][0]
+
+
+def test_an_engine_that_is_connected_but_does_not_move_makes_the_server_unready(sqlite_url, tmp_path):
+    store = open_database(sqlite_url)
+    with serving(store, tmp_path) as api, MetricsWriter(tmp_path / "run" / "engine.metrics") as metrics:
+        metrics.heartbeat(time.monotonic_ns())
+        assert strict(api.http.get("/health/ready"))["reasons"] == []
+        metrics.heartbeat(time.monotonic_ns() - 6_000_000_000)
+        answer = api.http.get("/health/ready")
+        assert answer.status_code == 503
+        assert answer.json()["reasons"] == ["the engine does not answer"]
+        metrics.heartbeat(time.monotonic_ns())
+        assert api.http.get("/health/ready").status_code == 200
+    store.dispose()
 
 
 def test_a_trace_that_loses_records_is_a_warning_and_keeps_the_server_ready(sqlite_url, tmp_path):

@@ -1,7 +1,7 @@
 """A child for tests: ROLE FOLDER BEHAVIOUR SETTINGS. It guards itself and stops as the real ones do.
 
 BEHAVIOUR (JSON): `exit`: exit code to end with at once, `times`: how often (for ever without it),
-`stubborn`: ignore SIGTERM, `unready`: answer 503.
+`stubborn`: ignore SIGTERM, `unready`: answer 503, `beats`: an engine with a heartbeat.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import pathlib
 import signal
 import sys
 import threading
+import time
 
 from service.process import guard_child, install_stop_handler
+from service.telemetry.shared import MetricsWriter
 
 guard_child()
 role, folder, behaviour, path = sys.argv[1], pathlib.Path(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4]
@@ -56,6 +58,9 @@ if role == "service":
 
     server = http.server.HTTPServer(("127.0.0.1", given["port"]), Ready)
     threading.Thread(target=server.serve_forever, daemon=True).start()
+metrics = MetricsWriter(folder / "data" / "run" / "engine.metrics") if behaviour.get("beats") else None
 note("waiting")
+while metrics is not None and not stop.wait(0.01):
+    metrics.heartbeat(time.monotonic_ns())
 stop.wait()
 note("stopped")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.supervisor.supervision import Kill, Limits, Role, Say, Start, Supervision, Terminate
+from service.supervisor.supervision import Kill, Limits, Look, Role, Say, Start, Supervision, Terminate
 
 ENGINE, RECORDER, SERVICE = Role.ENGINE, Role.RECORDER, Role.SERVICE
 
@@ -22,7 +22,7 @@ def effects(actions):
 
 def test_the_first_crash_of_a_ready_server_is_repaired_at_once():
     supervision = begun()
-    supervision.ready()
+    supervision.ready(0.0)
     assert effects(supervision.exited(ENGINE, -9, 50.0)) == []
     assert supervision.next_due() == 50.0
     assert supervision.tick(50.0) == [Start(ENGINE)]
@@ -31,7 +31,7 @@ def test_the_first_crash_of_a_ready_server_is_repaired_at_once():
 
 def test_crashes_in_a_row_wait_longer_and_never_end_a_server_that_was_once_ready():
     supervision = begun()
-    supervision.ready()
+    supervision.ready(0.0)
     now, delays = 0.0, []
     for _ in range(9):
         supervision.exited(ENGINE, 1, now)
@@ -44,11 +44,11 @@ def test_crashes_in_a_row_wait_longer_and_never_end_a_server_that_was_once_ready
 
 def test_a_steady_run_forgives_earlier_crashes():
     supervision = begun()
-    supervision.ready()
+    supervision.ready(0.0)
     supervision.exited(RECORDER, 1, 100.0)
-    supervision.tick(100.0)
+    assert Start(RECORDER) in supervision.tick(100.0)
     supervision.exited(RECORDER, 1, 131.0)
-    assert supervision.next_due() == 131.0
+    assert Start(RECORDER) in supervision.tick(131.0)
 
 
 def test_five_crashes_before_the_server_was_ever_ready_end_it_with_1():
@@ -70,9 +70,9 @@ def test_exit_2_before_ready_is_a_refusal_and_after_ready_a_crash():
     assert effects(supervision.exited(SERVICE, 2, 1.0)) == [Terminate(ENGINE)]
     assert supervision.exit_code == 2
     later = begun()
-    later.ready()
+    later.ready(0.0)
     later.exited(SERVICE, 2, 1.0)
-    assert later.tick(1.0) == [Start(SERVICE)]
+    assert later.tick(1.0) == [Look(), Start(SERVICE)]
 
 
 def test_a_stop_ends_engine_and_service_first_and_the_recorder_after_the_engine():
@@ -95,7 +95,7 @@ def test_a_second_request_to_stop_changes_nothing():
 
 def test_nothing_starts_again_once_a_stop_was_requested():
     supervision = begun()
-    supervision.ready()
+    supervision.ready(0.0)
     supervision.exited(ENGINE, -9, 10.0)
     assert supervision.stop(10.0) == [Terminate(SERVICE), Terminate(RECORDER)]
     assert supervision.tick(10.0) == []
@@ -119,6 +119,58 @@ def test_a_start_that_fails_for_an_outside_reason_is_tried_again_and_never_count
         assert "the database is away" in said.text
         assert supervision.next_due() == second + 2.0
     assert not supervision.stopping
+
+
+def looked_at(supervision, start, seconds, beat=lambda now: 7):
+    """Looks every second from `start` on; the first time at which there is something to do, and what."""
+    for now in (start + second for second in range(1, seconds + 1)):
+        assert supervision.next_due() == now
+        assert supervision.tick(now) == [Look()]
+        actions = supervision.beat(beat(now), now)
+        if actions:
+            return now, actions
+    return None
+
+
+def test_an_engine_that_was_ready_and_stops_moving_is_killed_and_starts_again():
+    supervision = begun()
+    assert supervision.next_due() is None
+    supervision.ready(100.0)
+    at, actions = looked_at(supervision, 100.0, 60)
+    assert at == 131.0  # the first look only learns where the heartbeat stands
+    assert actions == [Say("the engine has not answered for 30 s and is killed"), Kill(ENGINE)]
+    assert supervision.next_due() is None
+    supervision.exited(ENGINE, -9, 131.0)
+    assert supervision.tick(131.0) == [Start(ENGINE)]
+    assert supervision.next_due() is None
+    supervision.ready(140.0)
+    assert looked_at(supervision, 140.0, 60) == (171.0, actions)
+
+
+def test_an_engine_that_moves_or_whose_heartbeat_cannot_be_read_is_left_alone():
+    supervision = begun()
+    supervision.ready(0.0)
+    assert looked_at(supervision, 0.0, 100, beat=lambda now: int(now) // 29) is None
+    assert looked_at(supervision, 100.0, 100, beat=lambda now: None) is None
+
+
+def test_a_supervisor_that_was_held_up_itself_gives_the_engine_time_to_move():
+    supervision = begun()
+    supervision.ready(0.0)
+    assert looked_at(supervision, 0.0, 20) is None
+    assert supervision.tick(3600.0) == [Look()]
+    assert supervision.beat(7, 3600.0) == []
+    assert looked_at(supervision, 3600.0, 3, beat=lambda now: 8) is None
+
+
+def test_an_engine_is_not_looked_at_while_it_starts_or_the_server_stops():
+    supervision = begun()
+    assert supervision.beat(7, 99.0) == []
+    supervision.ready(0.0)
+    supervision.beat(7, 1.0)
+    supervision.stop(2.0)
+    assert supervision.beat(7, 99.0) == []
+    assert Look() not in supervision.tick(99.0)
 
 
 @given(
@@ -159,7 +211,7 @@ def test_a_role_never_runs_twice_and_every_stop_ends(events):
             now += event[1]
             apply(supervision.tick(now))
         elif event[0] == "ready":
-            supervision.ready()
+            supervision.ready(0.0)
         elif event[0] == "stop":
             apply(supervision.stop(now))
     apply(supervision.stop(now))

@@ -45,6 +45,20 @@ def test_a_killed_engine_is_replaced_by_a_new_run_with_the_policy_of_that_moment
     assert server.wait() == 0
 
 
+def test_a_stopped_engine_is_killed_and_replaced_by_a_new_run(fake_server):
+    server = fake_server({"engine": {"beats": True}}, look_s=0.05, silent_s=2.0)
+    first = server.wait_for(r"engine \| up pid=(\d+) run=(\S+) policy=1\b")
+    server.wait_until_serving()
+    os.kill(int(first[1]), signal.SIGSTOP)
+    server.wait_for("the engine has not answered for 2 s and is killed")
+    server.wait_for("the engine was ended by signal 9; starting it again")
+    second = server.wait_for(r"engine \| up pid=(\d+) run=(\S+) policy=2\b")
+    server.wait_for(r"engine \| waiting", nth=2)
+    server.wait_for(rf"serving again, with engine run {second[2]}")
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 0
+
+
 def test_a_dead_recorder_and_a_dead_service_are_replaced_while_the_engine_stays(fake_server):
     server = fake_server()
     recorder = server.wait_for(r"recorder \| up pid=(\d+)")
