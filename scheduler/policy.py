@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scheduler.errors import InvalidPolicy
 
 NEWCOMER_MEMORIES = ("deprived", "decode", "phase", "fair_share")
 PREFILL_CHUNKINGS = ("measured",)
+
+_NAMES_SHOWN = 8
+"""Unknown names listed one by one. With every coefficient wrong beside them an error has 20 problems."""
+_LONGEST_NAME_SHOWN = 80
 
 CoefficientValue = float | int | str
 
@@ -197,14 +201,13 @@ class PolicyConfig:
         return PRESETS[name]
 
     def merged(self, changes: Mapping[str, Any]) -> PolicyConfig:
-        """This policy with `changes`; raises InvalidPolicy naming every unknown or bad coefficient at once."""
-        problems = {
-            name: f"no such coefficient; the coefficients are {', '.join(COEFFICIENT_BY_NAME)}"
-            for name in changes
-            if name not in COEFFICIENT_BY_NAME
-        }
-        for name, value in changes.items():
-            why = COEFFICIENT_BY_NAME[name].problem(value) if name in COEFFICIENT_BY_NAME else None
+        """This policy with `changes`; raises InvalidPolicy naming every bad coefficient at once.
+
+        Of unknown names the first few are listed and the rest counted; one problem lists the known names.
+        """
+        problems = _unknown_names([name for name in changes if name not in COEFFICIENT_BY_NAME])
+        for name, coefficient in COEFFICIENT_BY_NAME.items():
+            why = coefficient.problem(changes[name]) if name in changes else None
             if why is not None:
                 problems[name] = why
         if problems:
@@ -214,6 +217,18 @@ class PolicyConfig:
     def as_dict(self) -> dict[str, CoefficientValue]:
         """Coefficient name to value, in the order of COEFFICIENTS."""
         return {c.name: getattr(self, c.name) for c in COEFFICIENTS}
+
+
+def _unknown_names(names: Sequence[str]) -> dict[str, str]:
+    """The problems of names that are no coefficients. Whoever sends them chooses how many and how long they are."""
+    shown = [n if len(n) <= _LONGEST_NAME_SHOWN else f"{n[: _LONGEST_NAME_SHOWN - 1]}…" for n in names[:_NAMES_SHOWN]]
+    problems = dict.fromkeys(shown, "no such coefficient")
+    if shown:
+        first = min(shown)  # the message lists problems by name
+        problems[first] = f"no such coefficient; the coefficients are {', '.join(COEFFICIENT_BY_NAME)}"
+    if len(names) > _NAMES_SHOWN:
+        problems["…"] = f"and {len(names) - _NAMES_SHOWN:,} more that are no coefficients"
+    return problems
 
 
 PRESETS: Mapping[str, PolicyConfig] = {"balanced": PolicyConfig.balanced(), "throughput": PolicyConfig.throughput()}

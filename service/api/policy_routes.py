@@ -19,6 +19,8 @@ from service.control.policy import PolicyVersion
 AnyRequest = Request[Any, Any, Any]
 DEFAULT_ACTOR = "api"
 MAX_HISTORY = 1_000
+MAX_BODY_BYTES = 64 << 10
+MAX_FIELDS_SHOWN = 8
 _READ_FIRST = 'Read GET /api/policy and send its version, for example If-Match: "3".'
 
 
@@ -43,10 +45,11 @@ def _answer(version: PolicyVersion) -> Response[bytes]:
 
 def expected_version(request: AnyRequest) -> int:
     """The version in If-Match. Raises PreconditionRequired without one, BadRequest for anything but one version."""
-    header = request.headers.get("if-match")
-    if header is None:
+    headers = request.headers.getall("if-match", [])
+    if not headers:
         raise PreconditionRequired(f"A change needs the version that it is based on. {_READ_FIRST}")
-    match = re.fullmatch(r'\s*"(\d{1,18})"\s*', header, flags=re.ASCII)
+    header = ", ".join(headers)  # several headers mean one list
+    match = re.fullmatch(r'\s*"(0|[1-9]\d{0,17})"\s*', header, flags=re.ASCII)
     if match is None:
         raise BadRequest(f"If-Match must be one quoted version, not {shown(header)!r}. {_READ_FIRST}", "If-Match")
     return int(match[1])
@@ -67,7 +70,12 @@ def _texts(body: dict[str, Any], problems: dict[str, str]) -> tuple[str, str]:
 
 
 def _unknown(body: dict[str, Any], known: tuple[str, ...]) -> dict[str, str]:
-    return {shown(name): f"no such field; the fields are {', '.join(known)}" for name in body if name not in known}
+    names = [name for name in body if name not in known]
+    why = f"no such field; the fields are {', '.join(known)}"
+    problems = {shown(name): why for name in names[:MAX_FIELDS_SHOWN]}
+    if len(names) > MAX_FIELDS_SHOWN:
+        problems["…"] = f"and {len(names) - MAX_FIELDS_SHOWN:,} more that are no fields"
+    return problems
 
 
 @get("/api/policy", tags=["policy"])
@@ -76,7 +84,7 @@ async def get_policy(request: AnyRequest) -> Response[bytes]:
     return _answer(await context_of(request).control.current())
 
 
-@put("/api/policy", operation_class=PolicyOperation, tags=["policy"])
+@put("/api/policy", request_max_body_size=MAX_BODY_BYTES, operation_class=PolicyOperation, tags=["policy"])
 async def put_policy(request: AnyRequest) -> Response[bytes]:
     """Merge `{"preset"?, "coefficients"?, "actor"?, "note"?}`; answers once the engine uses the new version."""
     expected = expected_version(request)
@@ -106,7 +114,13 @@ async def get_history(request: AnyRequest) -> Response[bytes]:
     return json_response({"items": [policy_object(version) for version in versions], "next": None})
 
 
-@post("/api/policy/rollback", status_code=200, operation_class=RollbackOperation, tags=["policy"])
+@post(
+    "/api/policy/rollback",
+    status_code=200,
+    request_max_body_size=MAX_BODY_BYTES,
+    operation_class=RollbackOperation,
+    tags=["policy"],
+)
 async def rollback(request: AnyRequest) -> Response[bytes]:
     """A new version with the values of `{"to_version"?}`, by default of the version before the current one."""
     expected = expected_version(request)

@@ -89,7 +89,7 @@ def _http(error: HTTPException) -> Answer:
     messages = {
         404: ("not_found", "There is nothing at this address. GET /schema lists what there is."),
         405: ("method_not_allowed", "This address does not take this method. GET /schema lists what it takes."),
-        413: ("body_too_large", "The body is larger than 4 MiB. Send less."),
+        413: ("body_too_large", "The body is larger than 4 MiB, or 64 KiB under /api/policy. Send less."),
     }
     code, message = messages.get(error.status_code, ("bad_request", str(error.detail)))
     if error.status_code >= 500:

@@ -88,9 +88,49 @@ def test_a_change_without_if_match_is_428(control_api):
     unchanged(control_api)
 
 
-@pytest.mark.parametrize("header", ["1", "*", 'W/"1"', '"1", "2"', '"x"', '""', '"-1"', '"99999999999999999999"'])
+@pytest.mark.parametrize(
+    "header", ["1", "*", 'W/"1"', '"1", "2"', '"x"', '""', '"-1"', '"99999999999999999999"', '"001"', '"01"']
+)
 def test_an_if_match_that_is_not_one_version_is_400(control_api, header):
     problem(put(control_api, {"coefficients": {"token_fairness": 1}}, version=header), 400, "invalid_request")
+    unchanged(control_api)
+
+
+def test_two_if_match_headers_are_400_even_when_they_agree(control_api):
+    for second in ('"1"', '"2"'):
+        headers = [("If-Match", '"1"'), ("If-Match", second)]
+        answer = control_api.http.put("/api/policy", json={"coefficients": {"token_fairness": 1}}, headers=headers)
+        problem(answer, 400, "invalid_request")
+        problem(control_api.http.post("/api/policy/rollback", headers=headers), 400, "invalid_request")
+    unchanged(control_api)
+
+
+def test_a_policy_body_above_64_kib_is_413(control_api):
+    large = {"coefficients": {f"x{n}": 1 for n in range(10_000)}}
+    assert "64 KiB" in problem(put(control_api, large), 413, "body_too_large")["detail"]
+    for method, path in (("PUT", "/api/policy"), ("POST", "/api/policy/rollback")):
+        unannounced = iter([b'{"note": "', b"x" * 70_000, b'"}'])
+        answer = control_api.http.request(method, path, content=unannounced, headers={"If-Match": '"1"'})
+        problem(answer, 413, "body_too_large")
+    unchanged(control_api)
+
+
+@pytest.mark.parametrize("nest", [lambda names: {"coefficients": names}, lambda names: names], ids=["inner", "outer"])
+def test_many_unknown_names_make_a_short_answer(control_api, nest):
+    answer = put(control_api, nest({f"x{n}": 1 for n in range(5_000)}))
+    assert answer.status_code == 422
+    assert len(answer.json()["problems"]) <= 20
+    assert "4,992 more" in answer.json()["problems"]["…"]
+    assert len(answer.content) < 3_000
+    unchanged(control_api)
+
+
+@pytest.mark.parametrize("name", ["newcomer_memory", "token_fairness", "estimate_ttl_ns"])
+@pytest.mark.parametrize("value", ["9" * 5_000, "[" * 900 + "]" * 900], ids=["digits", "nested"])
+def test_a_huge_value_is_refused_like_any_other(control_api, name, value):
+    content = f'{{"coefficients": {{"{name}": {value}}}}}'
+    answer = control_api.http.put("/api/policy", content=content, headers={"If-Match": '"1"'})
+    assert answer.status_code in (400, 422), answer.text
     unchanged(control_api)
 
 

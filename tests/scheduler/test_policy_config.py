@@ -61,3 +61,22 @@ def test_merging_changes_exactly_what_was_named(changes):
 def test_an_unknown_preset_names_the_known_ones():
     with pytest.raises(InvalidPolicy, match="balanced, throughput"):
         PolicyConfig.preset("fast")
+
+
+def test_very_many_unknown_names_make_a_short_error_that_counts_them():
+    names = {f"{n:06d}" + "x" * 1_000: 1 for n in range(100_000)}
+    wrong = {c.name: [] for c in COEFFICIENTS}
+    with pytest.raises(InvalidPolicy) as caught:
+        PolicyConfig().merged({**names, **wrong})
+    assert len(caught.value.problems) == 20
+    assert set(caught.value.problems) >= set(wrong)
+    assert "99,992 more" in caught.value.problems["…"]
+    assert len(str(caught.value)) < 3_000
+
+
+def test_the_known_names_are_listed_once():
+    with pytest.raises(InvalidPolicy) as caught:
+        PolicyConfig().merged({"b": 1, "a": 1, "c": 1})
+    assert str(caught.value).count("the coefficients are") == 1
+    assert str(caught.value).startswith("a: no such coefficient; the coefficients are output_token_value, ")
+    assert caught.value.problems["c"] == "no such coefficient"
