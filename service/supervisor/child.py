@@ -25,12 +25,19 @@ class Child:
     """
 
     def __init__(
-        self, role: Role, command: Sequence[str], environment: Mapping[str, str], on_line: OnLine, on_exit: OnExit
+        self,
+        role: Role,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        on_line: OnLine,
+        on_exit: OnExit,
+        descriptors: tuple[int, ...] = (),
     ) -> None:
         """Start it; raises OSError when that is impossible.
 
         Call it from the main thread: on Linux a child's guard is tied to the thread that started it. The child
         gets a session of its own, so that Ctrl-C reaches the supervisor alone, which then stops all in order.
+        It inherits `descriptors`.
         """
         self.role = role
         self._on_line = on_line
@@ -42,6 +49,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            pass_fds=descriptors,
             encoding="utf-8",
             errors="replace",
         )

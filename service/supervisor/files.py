@@ -1,16 +1,25 @@
-"""The files in `<data-dir>/run` that tell each child what it is to do."""
+"""The files in `<data-dir>/run` that tell each child what it is to do.
+
+A disk that has filled up must not keep a process from starting again: a file that holds the right words already is
+left alone, and one that cannot be written is handed over in memory.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import os
 import pathlib
 import secrets
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
 
 from service.settings import EngineStart, Settings
 from service.supervisor.supervision import Role
+
+PRIVATE = 0o600
 
 
 def new_run_id(now: dt.datetime | None = None) -> str:
@@ -19,14 +28,41 @@ def new_run_id(now: dt.datetime | None = None) -> str:
     return f"{moment:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
 
 
-def write_settings(settings: Settings, role: Role) -> pathlib.Path:
-    """What the recorder or the service reads: `run/<role>.json`."""
-    return _write(settings.run_dir / f"{role}.json", msgspec.json.encode(settings))
+class StartFile(NamedTuple):
+    """Where a child finds what it is to do, and the descriptors that it inherits for that."""
+
+    path: str
+    descriptors: tuple[int, ...] = ()
 
 
-def write_engine_start(start: EngineStart) -> pathlib.Path:
-    """What one engine run reads: `run/engine.json`."""
-    return _write(start.settings.run_dir / "engine.json", msgspec.json.encode(start))
+@contextlib.contextmanager
+def start_file(settings: Settings, role: Role, content: Settings | EngineStart) -> Iterator[StartFile]:
+    """`run/<role>.json` with this content, to be read by a child that is started within the block.
+
+    Raises OSError with a message for the operator.
+    """
+    path = settings.run_dir / f"{role}.json"
+    encoded = msgspec.json.encode(content)
+    try:
+        _write(path, encoded)
+    except OSError as error:
+        with _in_memory(path, encoded, error) as handed:
+            yield handed
+    else:
+        yield StartFile(str(path))
+
+
+@contextlib.contextmanager
+def _in_memory(path: pathlib.Path, content: bytes, why: OSError) -> Iterator[StartFile]:
+    """An anonymous file, where the system has them. Raises OSError, which tells why `path` could not be written."""
+    try:
+        descriptor = os.memfd_create(path.name)
+    except (AttributeError, OSError):
+        text = f"cannot write {path}: {why.strerror}; free disk space there, or make its folder writable"
+        raise OSError(text) from why
+    with os.fdopen(descriptor, "wb", buffering=0) as file:
+        file.write(content)
+        yield StartFile(f"/proc/self/fd/{descriptor}", (descriptor,))
 
 
 def write_address(settings: Settings, address: str) -> pathlib.Path:
@@ -35,10 +71,17 @@ def write_address(settings: Settings, address: str) -> pathlib.Path:
 
 
 def _write(path: pathlib.Path, content: bytes) -> pathlib.Path:
-    """Whole or not at all, and for this user alone: a database address can hold a password."""
+    """Whole or not at all, and for this user alone: a database address can hold a password. Raises OSError."""
+    with contextlib.suppress(OSError):
+        if path.read_bytes() == content and path.stat().st_mode & 0o777 == PRIVATE:
+            return path
     draft = path.with_suffix(".tmp")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-    draft.replace(path)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
     return path

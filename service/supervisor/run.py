@@ -143,14 +143,15 @@ class Supervisor:
 
     def _start(self, role: Role) -> None:
         try:
-            path = self._write_start(role)
-            child = Child(
-                role,
-                (*self._commands[role], str(path)),
-                child_environment(os.getpid()),
-                self._report.line,
-                lambda child, code: self._events.put(_Exited(child, code)),
-            )
+            with files.start_file(self._settings, role, self._orders(role)) as start:
+                child = Child(
+                    role,
+                    (*self._commands[role], start.path),
+                    child_environment(os.getpid()),
+                    self._report.line,
+                    lambda child, code: self._events.put(_Exited(child, code)),
+                    start.descriptors,
+                )
         except (StartRefused, OSError) as error:
             self._carry_out(self._supervision.start_failed(role, str(error), time.monotonic()))
             return
@@ -164,20 +165,20 @@ class Supervisor:
         url = f"{base_url(self._settings)}/health/ready"
         self._probe = ReadinessProbe(url, self._run_id, lambda run_id: self._events.put(_Ready(run_id)))
 
-    def _write_start(self, role: Role) -> os.PathLike[str]:
+    def _orders(self, role: Role) -> Settings | EngineStart:
+        """What the role's next process is to do. Raises StartRefused."""
         if role is not Role.ENGINE:
-            return files.write_settings(self._settings, role)
+            return self._settings
         version, coefficients = self._next_policy or self._policy(_without_policy_flags(self._settings))
         self._next_policy = None  # the next engine asks the store again: an operator may have changed the policy
         self._run_id = files.new_run_id()
-        start = EngineStart(
+        return EngineStart(
             settings=self._settings,
             run_id=self._run_id,
             endpoint=self._settings.engine_endpoint,
             policy_version=version,
             coefficients=coefficients,
         )
-        return files.write_engine_start(start)
 
 
 def _without_policy_flags(settings: Settings) -> Settings:

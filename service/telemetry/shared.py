@@ -211,7 +211,46 @@ _OFFSETS = slot_offsets()
 
 def _create(path: pathlib.Path) -> mmap.mmap:
     path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        return _create_beside(path)
+    except OSError:
+        reused = _take_over(path)  # a full disk must not keep a process from starting again
+        if reused is None:
+            raise
+        return reused
+
+
+def _take_over(path: pathlib.Path) -> mmap.mmap | None:
+    """The file of a writer that is dead, back at 0 in its own blocks; None when there is none of this layout."""
+    try:
+        with path.open("r+b") as file:
+            if os.fstat(file.fileno()).st_size != FILE_BYTES:
+                return None
+            mapped = mmap.mmap(file.fileno(), FILE_BYTES)
+    except (OSError, ValueError):
+        return None
+    _, _, pid, ticks, _, _ = _HEADER.unpack_from(mapped)
+    if _is_alive(pid, ticks):
+        mapped.close()
+        return None
+    now_ns = time.monotonic_ns()
+    mapped[:HEADER_BYTES] = bytes(HEADER_BYTES)  # first, so that no reader takes what follows for this writer's
+    mapped[HEADER_BYTES:] = bytes(FILE_BYTES - HEADER_BYTES)
+    mapped[: _HEADER.size] = _HEADER.pack(MAGIC, table_digest(), os.getpid(), _start_ticks(os.getpid()), now_ns, now_ns)
+    return mapped
+
+
+def _create_beside(path: pathlib.Path) -> mmap.mmap:
+    """A new file, renamed over the old one once it is whole. Raises OSError."""
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        return _filled(fresh, path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
+
+
+def _filled(fresh: pathlib.Path, path: pathlib.Path) -> mmap.mmap:
     now_ns = time.monotonic_ns()
     with fresh.open("w+b") as file:
         # Written out, not truncated to size: a store into a hole of a full disk would be a SIGBUS.

@@ -125,3 +125,23 @@ def test_the_running_servers_address_is_found_in_its_run_folder_and_goes_with_it
     server.signal(signal.SIGTERM)
     assert server.wait() == 0
     assert not address.exists()
+
+
+def test_on_a_full_disk_a_killed_engine_and_recorder_start_again(fake_server):
+    server = fake_server()
+    first = server.wait_for(r"engine \| up pid=(\d+) run=(\S+) policy=1\b")
+    recorder = server.wait_for(r"recorder \| up pid=(\d+)")
+    server.wait_until_serving()
+    run = server.folder / "data" / "run"
+    before = (run / "engine.json").read_text(), (run / "recorder.json").stat().st_ino
+    (run / "engine.tmp").mkdir()  # stands in for a disk without room: the new file cannot be written
+    (run / "recorder.tmp").mkdir()
+    os.kill(int(first[1]), signal.SIGKILL)
+    second = server.wait_for(r"engine \| up pid=(\d+) run=(\S+) policy=2\b")
+    os.kill(int(recorder[1]), signal.SIGKILL)
+    server.wait_for(r"recorder \| waiting", nth=2)
+    assert second[2] != first[2]
+    assert ((run / "engine.json").read_text(), (run / "recorder.json").stat().st_ino) == before
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 0
+    assert not any("cannot start" in line for line in server.lines)

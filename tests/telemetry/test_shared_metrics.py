@@ -207,3 +207,21 @@ def test_the_series_do_not_overlap_and_fill_the_file():
     assert sorted(taken) == list(range(metric_table.SLOT_COUNT))
     assert {m.owner for m in METRICS} == {Owner.ENGINE, Owner.RECORDER}
     assert shared.HEADER_BYTES % os.sysconf("SC_PAGE_SIZE") % 8 == 0
+
+
+def test_on_a_full_disk_a_dead_writers_file_is_used_again_from_zero(paths, monkeypatch):
+    old = MetricsWriter(paths[0])
+    old.counter("flare_requests_total", "stop").inc(3)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shared, "_create_beside", full)
+    with pytest.raises(MetricsUnavailable, match="No space left"):
+        MetricsWriter(paths[0])  # its writer lives
+    old.close()
+    writer = MetricsWriter(paths[0])
+    writer.gauge("flare_requests_running").set(7)
+    text = render(*paths)
+    assert value(text, "flare_requests_total", outcome="stop") == 0
+    assert value(text, "flare_requests_running") == 7
