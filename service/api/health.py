@@ -16,6 +16,7 @@ from service.api.context import ApiContext, context_of
 from service.api.responses import json_response
 from service.journal.status import CAUSES, WARNINGS
 from service.store.engines import read_transaction
+from service.store.liveness import REPLACED, was_replaced
 from service.telemetry import render
 from service.telemetry.metric_table import METRIC_BY_NAME
 from service.telemetry.shared import MetricsReader, series_values
@@ -23,6 +24,8 @@ from service.telemetry.shared import MetricsReader, series_values
 STORE_PATIENCE_S = 2.0
 SILENT_NS = 5_000_000_000
 """A heartbeat older than this is stale; the engine's loop beats every half second, whatever its programs do."""
+LAG_S = 5.0
+"""An undelivered record older than this makes a warning."""
 _ENGINE_REASONS = {
     "starting": "the engine is starting",
     "down": "the engine is down; a new one is being started",
@@ -48,12 +51,17 @@ async def ready(request: Request[Any, Any, Any]) -> Response[bytes]:
         reasons.append(_ENGINE_REASONS.get(context.engine.state, "the engine is not ready"))
     elif _is_silent(context.settings.engine_metrics_path):
         reasons.append("the engine does not answer")
-    if not await _store_answers(context):
+    replaced = was_replaced(context.store)
+    if not replaced and not await _store_answers(context):
         reasons.append("the trace store is unreachable")
     body = {
         "status": "unready" if reasons else "ready",
         "reasons": reasons,
-        "warnings": _trace_warnings(context.settings.engine_metrics_path),
+        "warnings": [
+            *([REPLACED] if replaced else []),
+            *_trace_warnings(context.settings.engine_metrics_path),
+            *_store_warnings(context.settings.recorder_metrics_path),
+        ],
         "model": context.text_model.name,
     }
     if context.engine.ready is not None:
@@ -93,6 +101,17 @@ def _trace_warnings(engine_metrics: pathlib.Path) -> list[str]:
         return []
     trouble = METRIC_BY_NAME["flare_journal_trouble"]
     return [WARNINGS[cause] for cause in CAUSES if series_values(trouble, (cause,), snapshot.slots)[0]]
+
+
+def _store_warnings(recorder_metrics: pathlib.Path) -> list[str]:
+    """What the recorder's gauges say about its way to the store; one that is being started again says nothing."""
+    snapshot = MetricsReader(recorder_metrics).read()
+    if snapshot is None:
+        return []
+    if time.monotonic_ns() - snapshot.heartbeat_ns > SILENT_NS:
+        return ["the recorder does not answer: the trace waits in the journal"]
+    lag_s = series_values(METRIC_BY_NAME["flare_trace_lag_seconds"], ("sql",), snapshot.slots)[0]
+    return [f"the trace store is {lag_s:.0f} s behind: its records wait in the journal"] if lag_s > LAG_S else []
 
 
 @get("/metrics", tags=["health"])

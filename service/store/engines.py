@@ -19,6 +19,7 @@ from sqlalchemy import event, exc
 
 from service.store.errors import InvalidDatabaseUrl
 from service.store.faults import typed_faults
+from service.store.liveness import watch_file
 
 BUSY_TIMEOUT_MS = 10_000
 CONNECT_TIMEOUT_S = 5
@@ -133,8 +134,15 @@ def _open_sqlite(url: sa.URL, readonly: bool) -> sa.Engine:
         target, connect_args={"timeout": BUSY_TIMEOUT_MS / 1000}, pool_timeout=BUSY_TIMEOUT_MS / 1000 + 5
     )
 
+    file = watch_file(engine, sqlite_path(url))
+
+    @event.listens_for(engine, "do_connect")
+    def check_file(*_: object) -> None:
+        file.check()  # SQLite would make a new, empty file
+
     @event.listens_for(engine, "connect")
     def configure(connection: sqlite3.Connection, _record: object) -> None:
+        file.opened()
         connection.isolation_level = None  # the begin hook below starts transactions, not the driver
         connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
         connection.execute("PRAGMA foreign_keys=OFF")
@@ -148,6 +156,8 @@ def _open_sqlite(url: sa.URL, readonly: bool) -> sa.Engine:
     @event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:
         writes = bool(connection.get_execution_options().get(_WRITES)) and not readonly
+        if writes:
+            file.check()
         if not readonly:
             connection.exec_driver_sql(f"PRAGMA query_only={'OFF' if writes else 'ON'}")
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

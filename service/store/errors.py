@@ -5,7 +5,8 @@
     ├── InvalidFilter         a query's filter, limit or cursor cannot be used; `name` says which
     ├── StoreUnavailable      the database cannot be reached or used now; nothing was changed
     │   ├── StoreBusy         another process held the write lock for too long; try again
-    │   └── StoreMissing      there is no database at this address yet
+    │   ├── StoreMissing      there is no database at this address yet
+    │   └── StoreReplaced     the open database's file was removed or replaced
     ├── StoreNotWritable      a directory or file that cannot be created or written
     └── DatabaseUnusable      the file or server answers, but what it holds cannot be used
         ├── DatabaseNewer     written by a newer Helios
@@ -46,6 +47,10 @@ class StoreBusy(StoreUnavailable):
 
 class StoreMissing(StoreUnavailable):
     """There is no database at this address yet."""
+
+
+class StoreReplaced(StoreUnavailable):
+    """The file that is open is not the one at its path any more: what is written to it is lost."""
 
 
 class StoreNotWritable(StoreError):

@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import pathlib
 import shutil
+import socket
 import time
 
 import pytest
@@ -13,6 +14,8 @@ from factories import fill_store
 from fake_engine import READY, Api, raw_request, serving
 
 from service.api.generation_options import USED
+from service.control.policy import resolve_initial_policy
+from service.settings import Settings
 from service.store.database import open_database
 from service.store.tables import plan_lanes, plans, requests
 from service.telemetry.shared import MetricsWriter
@@ -146,20 +149,56 @@ def test_a_trace_that_loses_records_is_a_warning_and_keeps_the_server_ready(sqli
     store.dispose()
 
 
-def test_a_store_that_is_gone_makes_the_server_unready_and_lists_503(sqlite_url, tmp_path):
+def test_a_recorder_that_cannot_deliver_or_does_not_move_is_a_warning(sqlite_url, tmp_path):
+    store = open_database(sqlite_url)
+    with serving(store, tmp_path) as api, MetricsWriter(tmp_path / "run" / "recorder.metrics") as metrics:
+        lag = metrics.gauge("flare_trace_lag_seconds", "sql")
+        for seconds, words in ((4.9, []), (42.0, ["the trace store is 42 s behind: its records wait in the journal"])):
+            metrics.heartbeat(time.monotonic_ns())
+            lag.set(seconds)
+            body = strict(api.http.get("/health/ready"))
+            assert (body["status"], body["warnings"]) == ("ready", words)
+        metrics.heartbeat(time.monotonic_ns() - 6_000_000_000)
+        assert "the recorder does not answer" in api.http.get("/health/ready").json()["warnings"][0]
+    store.dispose()
+
+
+def test_a_database_file_that_was_removed_is_a_warning_and_a_policy_change_is_refused(sqlite_url, tmp_path):
     path = pathlib.Path(sqlite_url.removeprefix("sqlite:///"))
     store = open_database(sqlite_url)
+    resolve_initial_policy(store, Settings(data_dir=str(tmp_path), database=sqlite_url, threads=1))
     with serving(store, tmp_path) as api:
-        store.dispose()
+        body = {"coefficients": {"token_fairness": 20}}
+        assert api.http.put("/api/policy", json=body, headers={"If-Match": '"1"'}).json()["version"] == 2
         path.unlink()
         answer = api.http.get("/health/ready")
+        assert (answer.status_code, answer.json()["reasons"]) == (200, [])
+        assert answer.json()["warnings"] == ["the database file was removed or replaced; restart the server"]
+        body = {"coefficients": {"token_fairness": 30}}
+        answer = api.http.put("/api/policy", json=body, headers={"If-Match": '"2"'})
         assert answer.status_code == 503
-        assert "the trace store is unreachable" in answer.json()["reasons"]
-        answer = api.http.get("/api/plans")
-        assert answer.status_code == 503
-        assert "retry-after" in answer.headers
+        assert "removed or replaced; restart the server" in answer.json()["detail"]
+        assert api.http.get("/api/policy").json()["version"] == 2
         assert api.chat().status_code == 200
+        store.dispose()
+        assert api.http.get("/api/plans").status_code == 503
+        assert not path.exists()
     store.dispose()
+
+
+def test_a_store_that_is_unreachable_makes_the_server_unready_and_lists_503(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        store = open_database(f"postgresql://nobody@127.0.0.1:{taken.getsockname()[1]}/helios")
+        with serving(store, tmp_path) as api:
+            answer = api.http.get("/health/ready")
+            assert answer.status_code == 503
+            assert "the trace store is unreachable" in answer.json()["reasons"]
+            answer = api.http.get("/api/plans")
+            assert answer.status_code == 503
+            assert "retry-after" in answer.headers
+            assert api.chat().status_code == 200
+        store.dispose()
 
 
 def test_metrics_do_not_grow_with_what_clients_choose(api: Api):
