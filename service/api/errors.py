@@ -3,7 +3,7 @@
 ApiError
 ├── BadRequest           400  the body or a parameter cannot be used; `param` says which
 ├── ContextExceeded      400  prompt, or prompt plus max_tokens, are longer than the model's context
-├── CrossOrigin          403  a browser page of another origin tries to change something
+├── CrossOrigin          403  a browser page of another origin, or under another name
 ├── NotFound             404  no such plan, request, run or model
 ├── ModelNotFound        404  a model that is not served here
 ├── Unprocessable        422  well-formed, but a value is not allowed
@@ -41,7 +41,7 @@ class ContextExceeded(ApiError):
 
 
 class CrossOrigin(ApiError):
-    """A change that a browser page of another origin asks for."""
+    """A change that a page of another origin asks for, or anything under a name that is not this machine's."""
 
 
 class NotFound(ApiError):

@@ -164,6 +164,7 @@ def answer_for(error: Exception) -> Answer:
 def handle_exception(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """Litestar's handler for every exception."""
     answer = answer_for(error)
-    if request.url.path == "/v1" or request.url.path.startswith("/v1/"):
+    path = request.scope["path"]  # request.url fails on a Host header that is no host
+    if path == "/v1" or path.startswith("/v1/"):
         return json_response(answer.openai(), status=answer.status, headers=answer.headers)
     return json_response(answer.problem(), status=answer.status, headers=answer.headers, media_type=PROBLEM_JSON)

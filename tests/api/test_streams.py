@@ -177,7 +177,7 @@ def test_without_an_engine_requests_are_503_with_retry_after(api, state, word):
 def test_a_caller_that_vanishes_without_a_word_cancels_the_request(api):
     api.engine.script = lambda _: [HOLD]
     body = json.dumps({"model": "tiny", "prompt": "Hi", "stream": True}).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     host, port = api.url.removeprefix("http://").split(":")
     connection = socket.create_connection((host, int(port)))
     connection.sendall(head.encode() + body)
