@@ -32,9 +32,7 @@ def test_two_host_headers_are_400(api: Api):
         assert b" 400 " in raw_request(api.url, head).split(b"\r\n")[0]
 
 
-@pytest.mark.parametrize(
-XX.example", "evil.example:80", "192.168.1.5", "localhost.evil.example", "0.0.0.0"]
-)
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "192.168.1.5", "localhost.evil.example", "[::]"])
 def test_a_loopback_server_lets_nothing_be_read_or_changed_under_another_name(api: Api, host):
     answers = [api.http.get(path, headers={"Host": host}) for path in READS]
     answers += [api.http.post(path, json={}, headers={"Host": host}) for path in CHANGES]
