@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from service.process import guard_child, install_stop_handler, leave
+
+if __name__ == "__main__":
+    guard_child()  # before the imports that take seconds: a supervisor may be killed while they run
+
 import logging
 import pathlib
 import sys
@@ -16,7 +21,6 @@ from service.api.http_server import create_server, listen
 from service.control.policy import PolicyControl
 from service.ipc.client import EngineClient
 from service.model_source import ModelSourceError, resolve_model
-from service.process import guard_child, install_stop_handler, leave
 from service.settings import Settings
 from service.store.database import open_database
 from service.store.errors import StoreError

@@ -2,8 +2,10 @@
 
 import sys
 
-from service.process import leave
-from service.recorder.process import main
+from service.process import guard_child, leave
 
 if __name__ == "__main__":
+    guard_child()  # before the imports that take seconds: a supervisor may be killed while they run
+    from service.recorder.process import main
+
     leave(main(sys.argv[1:]))
