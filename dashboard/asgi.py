@@ -5,8 +5,9 @@ Dash has no Litestar backend, so its FastAPI application is mounted. What the se
 - The mount also matches `/dashboardfoo`; that is refused.
 - Mounts get no lifespan events, so Dash never sets up its catch-all route. Page addresses are known (routing.parse)
   and are answered with the index page here; every other unknown path stays a 404.
-- Dash runs any callback for anyone who posts JSON. Other sites' posts, oversized or unreadable bodies and unknown
-  callbacks are refused before they reach it.
+- Dash runs any callback for anyone who posts JSON. Other sites' posts, oversized or unreadable bodies, unknown
+  callbacks and inputs, states or outputs of another shape than the callback's are refused before they reach it.
+- What a callback cannot make sense of all the same is answered with 422, and one line in the log.
 - Websocket callbacks are not used; a websocket is closed during its handshake (HTTP 403).
 """
 
@@ -14,16 +15,30 @@ from __future__ import annotations
 
 import http
 import json
+import logging
+import traceback
 import urllib.parse
+from collections.abc import Mapping
+from typing import Any, TypeGuard
 
 import dash
 import msgspec
+from dash.exceptions import InvalidCallbackReturnValue
+from fastapi import Request
+from fastapi.responses import JSONResponse
 from litestar.enums import ScopeType
 from litestar.handlers import ASGIRouteHandler, asgi
 from litestar.types import HTTPRequestEvent, Receive, Scope, Send
 from litestar.types.asgi_types import HTTPScope
 
 from dashboard.routing import PREFIX, parse
+
+_log = logging.getLogger(__name__)
+_MANY = (["ALL"], ["ALLSMALLER"])
+INPUT_FAULTS = (
+    TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError, InvalidCallbackReturnValue,
+)  # fmt: skip
+"""What code raises on values of another kind than it expects. Errors with a handler of their own keep it."""
 
 MAX_BODY_BYTES = 4 << 20
 CALLBACK_PATH = f"{PREFIX}_dash-update-component"
@@ -48,9 +63,13 @@ NO_SUCH_PAGE = f"""<!doctype html>
 
 
 class CallbackBody(msgspec.Struct):
-    """The part of a callback post that is checked here."""
+    """The part of a callback post that is checked here; `_check_shapes` looks into the Any."""
 
     output: str
+    outputs: Any = None
+    inputs: list[Any] = []
+    state: list[Any] = []
+    changed: list[str] = msgspec.field(name="changedPropIds", default_factory=list)
 
 
 class _Refused(Exception):
@@ -64,6 +83,8 @@ class _Refused(Exception):
 
 def mount(app: dash.Dash) -> ASGIRouteHandler:
     """A Litestar route handler that serves `app` (made by create_dashboard) at /dashboard/."""
+    for kind in INPUT_FAULTS:
+        app.server.add_exception_handler(kind, _unusable_input)
 
     @asgi(PREFIX.rstrip("/"), is_mount=True, copy_scope=True, name="dashboard")
     async def dashboard(scope: Scope, receive: Receive, send: Send) -> None:
@@ -111,11 +132,13 @@ async def _checked_callback(app: dash.Dash, scope: HTTPScope, receive: Receive) 
         raise _Refused(415, "Callbacks are posted as application/json.")
     body = await _read_body(receive)
     try:
-        output = msgspec.json.decode(body, type=CallbackBody).output
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        posted = msgspec.json.decode(body, type=CallbackBody)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _Refused(400, f"The callback cannot be read: {error}") from None
-    if output not in app.callback_map:
+    callback = app.callback_map.get(posted.output)
+    if callback is None:
         raise _Refused(404, "There is no such callback; reload the page.")
+    _check_shapes(posted, callback)
     played = False
 
     async def replay() -> HTTPRequestEvent:
@@ -126,6 +149,60 @@ async def _checked_callback(app: dash.Dash, scope: HTTPScope, receive: Receive) 
         return {"type": "http.request", "body": body, "more_body": False}
 
     return replay
+
+
+def _check_shapes(posted: CallbackBody, callback: Mapping[str, Any]) -> None:
+    """Raises _Refused unless the post names exactly the components that the callback was registered with."""
+    several = isinstance(callback["output"], list)
+    outputs = [part.to_dict() for part in (callback["output"] if several else [callback["output"]])]
+    for name, sent, known in (
+        ("inputs", posted.inputs, callback["inputs"]),
+        ("state", posted.state, callback["state"]),
+        ("outputs", posted.outputs if several else [posted.outputs], outputs),
+    ):
+        if not isinstance(sent, list) or len(sent) != len(known) or not all(map(_fits, sent, known)):
+            raise _Refused(400, f"The callback's {name} are not those of the page; reload it.")
+
+
+def _fits(sent: object, known: Mapping[str, str]) -> bool:
+    """Whether one posted entry is the component property `known`, or a list of those that its pattern matches."""
+    component = known["id"]
+    if not component.startswith("{"):
+        return _is_property(sent, known) and sent["id"] == component
+    pattern = json.loads(component)
+    if not any(value in _MANY for value in pattern.values()):
+        return _is_property(sent, known) and _matches(sent["id"], pattern)
+    return isinstance(sent, list) and all(_is_property(part, known) and _matches(part["id"], pattern) for part in sent)
+
+
+def _is_property(sent: object, known: Mapping[str, str]) -> TypeGuard[dict[str, Any]]:
+    """Whether `sent` is an object for the property of `known`; duplicate outputs carry a hash behind an @."""
+    if not isinstance(sent, dict) or not isinstance(sent.get("property"), str):
+        return False
+    return "id" in sent and sent["property"].split("@")[0] == known["property"].split("@")[0]
+
+
+def _matches(component: object, pattern: Mapping[str, Any]) -> bool:
+    """Whether an id is one of a pattern's; a wildcard, a list in the pattern, stands for any text or number."""
+    return (
+        isinstance(component, dict)
+        and component.keys() == pattern.keys()
+        and all(
+            isinstance(component[key], str | int | float) if isinstance(value, list) else component[key] == value
+            for key, value in pattern.items()
+        )
+    )
+
+
+async def _unusable_input(request: Request, error: Exception) -> JSONResponse:
+    """Answers 422 when a callback fails on what was posted to it; elsewhere the error stays one."""
+    if request.scope["path"] != CALLBACK_PATH:
+        raise error
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    what = str(error)[:200]
+    _log.warning("a callback could not use its input: %s: %r (%s:%s)", type(error).__name__, what, *frame[:2])
+    detail = "The callback cannot use these values; reload the page."
+    return JSONResponse({"title": "Unusable input", "status": 422, "detail": detail}, status_code=422)
 
 
 async def _read_body(receive: Receive) -> bytes:

@@ -5,26 +5,24 @@
         window.dash_clientside.helios || {};
     const KEY = "helios-who";
 
-    function stored() {
-        try {
-            return window.localStorage.getItem(KEY) || "";
-        } catch (_) {
-            return ""; // a browser that keeps nothing
-        }
-    }
+    const FIELDS = ["policy-actor", "policy-rollback-actor"];
 
-    // The form and the dialog name the same person; on opening the page it is whoever it was last time.
-    helios.rememberWho = function (inForm, inDialog) {
-        const same = window.dash_clientside.no_update;
-        const asked = window.dash_clientside.callback_context.triggered.map((entry) => entry.prop_id);
-        if (!asked.length && !inForm && !inDialog && stored()) return [stored(), stored()];
-        const who = asked.includes("policy-rollback-actor.value") ? inDialog : inForm;
+    // No callback listens to the name while somebody types: an answer on its way can undo what is typed meanwhile.
+    document.addEventListener("focusout", function (event) {
+        if (!FIELDS.includes(event.target.id)) return;
         try {
-            if (asked.length) window.localStorage.setItem(KEY, (who || "").trim());
+            window.localStorage.setItem(KEY, event.target.value.trim());
         } catch (_) {
-            return same; // remembering is a convenience only
+            // A browser that keeps nothing; remembering is a convenience only.
         }
-        return [who === inForm ? same : who, who === inDialog ? same : who];
+    });
+
+    helios.recallWho = function () {
+        try {
+            return window.localStorage.getItem(KEY) || window.dash_clientside.no_update;
+        } catch (_) {
+            return window.dash_clientside.no_update;
+        }
     };
 
     helios.needsWho = (who, target) => !(who || "").trim() || target === null || target === undefined;

@@ -45,7 +45,7 @@ def test_it_says_in_words_why_the_plan_was_chosen_and_shows_the_runner_ups(
     expect(page.locator("#plan-alternatives .ag-row").first).to_contain_text("behind")
     expect(page.locator("#plan-lanes .ag-row").first).to_contain_text("req-")
     expect(page.locator(".parts-graph .bars .point").first).to_be_attached()
-    expect(page.get_by_text("B: request rows")).to_be_visible()
+    expect(page.locator(".number-group").get_by_text("B: request rows")).to_be_visible()
 
 
 def test_next_and_previous_walk_the_run(page: Page, address: str, filled: FilledStore) -> None:

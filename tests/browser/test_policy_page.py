@@ -184,7 +184,7 @@ def test_the_dialog_asks_who_and_why_and_the_browser_remembers_who(
     confirm.click()
     expect(page.locator("#policy-result")).to_contain_text("Version 3 applied, with the values of version 1")
     newest = versions(store)[-1]
-    assert (newest["actor"], newest["note"]) == ("boris", "too slow")
+    assert (newest["actor"], newest["note"]) == ("boris", "rollback to 1: too slow")
     page.reload()
     expect(page.locator("#policy-actor")).to_have_value("boris")
     page.locator("#policy-note").fill("from the form")
@@ -223,6 +223,8 @@ def test_the_form_works_with_the_keyboard_alone(page: Page, address: str, store:
     page.keyboard.type("olga")
     page.keyboard.press("Tab")
     page.keyboard.type("by keys")
+    # No person presses three keys within the millisecond that the field takes to hand its text on.
+    page.wait_for_function("window.dash_component_api.getLayout('policy-note').props.value === 'by keys'")
     expect(page.locator("#policy-apply")).to_be_enabled()
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")

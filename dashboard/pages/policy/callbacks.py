@@ -46,11 +46,9 @@ def register(app: dash.Dash, room: ControlRoom) -> None:
     _register_confirm(app, room)
     in_browser(
         app,
-        "rememberWho",
+        "recallWho",
         Output(ids.POLICY_ACTOR, "value"),
-        Output(ids.POLICY_ROLLBACK_ACTOR, "value"),
-        Input(ids.POLICY_ACTOR, "value"),
-        Input(ids.POLICY_ROLLBACK_ACTOR, "value"),
+        Input(ids.POLICY_ACTOR, "id"),
     )
     in_browser(
         app,
@@ -168,24 +166,29 @@ def _register_rollback(app: dash.Dash, room: ControlRoom) -> None:
         Output(ids.POLICY_ROLLBACK_DIALOG, "opened"),
         Output(ids.POLICY_ROLLBACK_BODY, "children"),
         Output(ids.POLICY_ROLLBACK_TARGET, "data"),
+        Output(ids.POLICY_ROLLBACK_ACTOR, "value"),
         Output(ids.POLICY_ROLLBACK_NOTE, "value"),
         Input(ids.POLICY_ROLLBACK_CLICK, "data"),
         Input(ids.POLICY_ROLLBACK_CANCEL, "n_clicks"),
         State(ids.POLICY_LOADED, "data"),
+        State(ids.POLICY_ACTOR, "value"),
         State(ids.POLICY_NOTE, "value"),
         prevent_initial_call=True,
     )
-    async def open_or_close(clicked: object, _cancel: object, data: object, note: object) -> tuple[Any, Any, Any, Any]:
+    async def open_or_close(
+        clicked: object, _cancel: object, data: object, actor: object, note: object
+    ) -> tuple[Any, ...]:
+        same = dash.no_update
         if dash.ctx.triggered_id == ids.POLICY_ROLLBACK_CANCEL or clicked is None:
-            return False, dash.no_update, None, dash.no_update
+            return False, same, None, same, same
         target = checks.whole_number("version", checks.mapping("clicked", clicked).get("version"))
         try:
             version = await find_version(room.control, target)
         except UNAVAILABLE as error:
-            return True, outcome.refused("The history cannot be read now", str(error)), None, dash.no_update
+            return True, outcome.refused("The history cannot be read now", str(error)), None, same, same
         loaded = read_loaded(data)
         changes = differences(loaded.values, version.config.as_dict())
-        return True, outcome.rollback_preview(version, changes, loaded.version), target, note
+        return True, outcome.rollback_preview(version, changes, loaded.version), target, actor, note
 
 
 def _register_confirm(app: dash.Dash, room: ControlRoom) -> None:
@@ -193,6 +196,7 @@ def _register_confirm(app: dash.Dash, room: ControlRoom) -> None:
         *_result_outputs(allow_duplicate=True),
         Output(ids.POLICY_ROLLBACK_DIALOG, "opened", allow_duplicate=True),
         Output(ids.POLICY_ROLLBACK_ACTOR, "error"),
+        Output(ids.POLICY_ACTOR, "value", allow_duplicate=True),
         Input(ids.POLICY_ROLLBACK_CONFIRM, "n_clicks"),
         State(ids.POLICY_ROLLBACK_TARGET, "data"),
         State(ids.POLICY_LOADED, "data"),
@@ -207,9 +211,9 @@ def _register_confirm(app: dash.Dash, room: ControlRoom) -> None:
         who, why = checks.text("actor", actor, MAX_ACTOR), checks.text("note", note, MAX_NOTE)
         to_version = checks.whole_number("version", target)
         if not who:
-            return (*_nothing_new(), dash.no_update, ACTOR_PROBLEM)
+            return (*_nothing_new(), dash.no_update, ACTOR_PROBLEM, dash.no_update)
         result = await roll_back(room.control, read_loaded(data), to_version, who, why)
-        return (*await _show(room, result), False, None)
+        return (*await _show(room, result), False, None, who)
 
 
 def _result_outputs(*, allow_duplicate: bool = False) -> tuple[Output, ...]:

@@ -192,7 +192,7 @@ def _sidebar() -> list[Any]:
 
 
 def _who(component_id: str) -> Any:
-    """A field for the name, which assets/policy.js remembers in this browser and keeps alike in both places."""
+    """A field for the name, which assets/policy.js remembers in this browser."""
     return dmc.TextInput(id=component_id, label="Who", placeholder="your name", inputProps={"maxLength": MAX_ACTOR})
 
 
