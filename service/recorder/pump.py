@@ -120,16 +120,17 @@ class Pump:
     def _step(self, reader: JournalReader) -> bool:
         stopping = self._stop.is_set()  # read first: what was journaled before the stop is delivered
         # What failed before is delivered again as it was, not grown without bound.
-        tail = not self._retry_s and self._fill(reader)
+        retrying = bool(self._retry_s and self._pending)
+        tail = not retrying and self._fill(reader)
         if self._pending:
             self._deliver()
             return False
         if not tail:
             return False
-        self._gauges.at_tail()
         if self._sink.run_open and writer_lives(self._directory) is False and not self._fill_one(reader):
             self._sink.close_lost_run()
         self._sink.idle()
+        self._gauges.at_tail()
         if stopping and not self._pending:
             return True
         self._stop.wait(IDLE_S)
