@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -21,9 +21,6 @@ from service.ipc.messages import EngineReady
 from service.settings import Settings
 from service.text import TextModel
 
-if TYPE_CHECKING:
-    from service.api.generation import Generation
-
 P = ParamSpec("P")
 T = TypeVar("T")
 STORE_THREADS = 4
@@ -33,6 +30,13 @@ _WHY = {
     "down": "The engine went away and a new one is starting",
     "stopping": "The engine is stopping",
 }
+
+
+class OpenAnswer(Protocol):
+    """An answer that is being generated."""
+
+    def interrupt(self) -> None:
+        """End with ShuttingDown at the next opportunity."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -50,7 +54,7 @@ class ApiContext:
     tokenize_threads: anyio.CapacityLimiter
     stopping: bool = False
     tokenizing: int = 0
-    open: set[Generation] = dataclasses.field(default_factory=set)
+    open: set[OpenAnswer] = dataclasses.field(default_factory=set)
 
     def require_engine(self) -> EngineReady:
         """The ready engine; raises ShuttingDown or EngineNotReady."""
