@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pathlib
 import shutil
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
+from hypothesis import settings
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))  # tests import `factories` by name
 
@@ -21,6 +23,10 @@ from service.store.database import open_database, upgrade, write_transaction
 from service.store.tables import metadata
 
 pytest_plugins = ["chromium"]
+
+# No example may fail for being slow; CI draws the same examples each time, a developer new ones.
+settings.register_profile("helios", deadline=None, derandomize="CI" in os.environ)
+settings.load_profile("helios")
 
 
 @pytest.fixture(scope="session")
