@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
-from gpu.model.rope import inverse_frequencies
+from gpu.model.config import ModelConfig
 from gpu.model.source import EMBEDDING, FINAL_NORM, OUTPUT_HEAD, WeightSource
 
 
@@ -16,7 +18,8 @@ def sequence_logits(source: WeightSource, token_ids: list[int]) -> torch.Tensor:
         return source.tensor(name).float()
 
     positions = torch.arange(len(token_ids), dtype=torch.float32)
-    angles = positions[:, None] * inverse_frequencies(config, source.rope_frequency_factors)[None, :]
+    frequencies = [_frequency(config, source.rope_frequency_factors, pair) for pair in range(config.head_dim // 2)]
+    angles = positions[:, None] * torch.tensor(frequencies)[None, :]
     hidden = weight(EMBEDDING)[torch.tensor(token_ids)]
     for layer in range(config.layers):
         prefix = f"model.layers.{layer}."
@@ -32,6 +35,24 @@ def sequence_logits(source: WeightSource, token_ids: list[int]) -> torch.Tensor:
         hidden = hidden + (gate * torch.sigmoid(gate) * up) @ weight(prefix + "mlp.down_proj.weight").T
     hidden = _norm(hidden, weight(FINAL_NORM), config.norm_epsilon)
     return hidden @ weight(EMBEDDING if config.tied_embeddings else OUTPUT_HEAD).T
+
+
+def _frequency(config: ModelConfig, factors: torch.Tensor | None, pair: int) -> float:
+    """Radians per position of one pair of dimensions, with the file's own divisor or Llama 3's stretching."""
+    frequency = config.rope_theta ** (-2.0 * pair / config.head_dim)
+    scaling = config.rope_scaling
+    if factors is not None:
+        return frequency / float(factors[pair])
+    if scaling is None:
+        return frequency
+    wavelength = 2.0 * math.pi / frequency
+    if wavelength < scaling.original_context / scaling.high_freq_factor:
+        return frequency
+    if wavelength > scaling.original_context / scaling.low_freq_factor:
+        return frequency / scaling.factor
+    turns = scaling.original_context / wavelength
+    share = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    return (1.0 - share) * frequency / scaling.factor + share * frequency
 
 
 def _norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
