@@ -39,7 +39,7 @@ def sequence_logits(source: WeightSource, token_ids: list[int]) -> torch.Tensor:
 
 def _frequency(config: ModelConfig, factors: torch.Tensor | None, pair: int) -> float:
     """Radians per position of one pair of dimensions, with the file's own divisor or Llama 3's stretching."""
-    frequency = config.rope_theta ** (-2.0 * pair / config.head_dim)
+    frequency = math.pow(config.rope_theta, -2.0 * pair / config.head_dim)
     scaling = config.rope_scaling
     if factors is not None:
         return frequency / float(factors[pair])
