@@ -73,6 +73,8 @@ class FakeStream:
         self._output = 0
         self._ended = False
         self._cancelled = asyncio.Event()
+        # Those of this test: a stream that ends late tells nothing to the next one.
+        self._left, self._holding, self._cancels = engine.left, engine.holding, engine.cancels
 
     async def __aenter__(self) -> FakeStream:
         await self._engine.admit(self._submit)
@@ -80,7 +82,7 @@ class FakeStream:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None):
         self.cancel("abort")
-        self._engine.left.set()
+        self._left.set()
 
     def __aiter__(self) -> FakeStream:
         return self
@@ -92,7 +94,7 @@ class FakeStream:
             return self._last("abort", None)
         step = next(self._steps, ("stop", None))
         if step == HOLD:
-            self._engine.holding.set()
+            self._holding.set()
             waits = [asyncio.ensure_future(event.wait()) for event in (self._cancelled, self._engine.released)]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             return await self.__anext__()
@@ -114,7 +116,7 @@ class FakeStream:
     def cancel(self, reason: str) -> None:
         if not self._ended and not self._cancelled.is_set():
             self._cancelled.set()
-            self._engine.cancels.append((self._submit.request_id, reason))
+            self._cancels.append((self._submit.request_id, reason))
 
 
 def echo(submit: Submit) -> list[Step]:
@@ -126,7 +128,6 @@ class FakeEngine:
     """Satisfies EnginePort."""
 
     def __init__(self) -> None:
-        self.holding, self.left = threading.Event(), threading.Event()
         self.reset()
 
     def reset(self) -> None:
@@ -140,8 +141,7 @@ class FakeEngine:
         self.policies: list[tuple[int, dict[str, Any]]] = []
         self.policy_error: Exception | None = None
         self.released = asyncio.Event()
-        self.holding.clear()
-        self.left.clear()
+        self.holding, self.left = threading.Event(), threading.Event()
 
     async def start(self) -> None:
         self.loop = asyncio.get_running_loop()
