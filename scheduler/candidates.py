@@ -167,7 +167,8 @@ def plan_lane(candidate: Candidate, index: int, context: DecisionContext) -> Pla
     horizon_ms = candidate.estimate.duration_ns / 1e6
     if consumed:
         finishes = consumed == lane.resident.remaining_prompt
-        value, role, expected = lane.prefill_value(consumed, finishes, context), Role.PREFILL, int(finishes)
+        sums = LaneSums.of_prefill(lane, consumed, finishes, context)
+        value, role, expected = sums.token + sums.delivery, Role.PREFILL, int(finishes)
     else:
         value, role, expected = lane.decode_value(horizon_ms, context), Role.DECODE, 1
     return PlanLane(

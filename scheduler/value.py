@@ -31,13 +31,6 @@ class LaneView:
     sigma_ms: float
     age_price: float
 
-    def prefill_value(self, consumed_tokens: int, finishes: bool, context: DecisionContext) -> float:
-        """The lane value of consuming `consumed_tokens`; a finishing prefill expects one output token."""
-        value = (context.prompt_value + self.token_price) * consumed_tokens
-        if finishes:
-            value += context.output_value + self.token_price + self.delivery_price
-        return value
-
     def decode_value(self, horizon_ms: float, context: DecisionContext) -> float:
         """The lane value of one output token that arrives `horizon_ms` from now."""
         token = context.output_value + self.token_price
