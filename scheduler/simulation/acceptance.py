@@ -1,0 +1,125 @@
+"""How many drafts of a round the target model accepts.
+
+Survival S_i is the probability that drafts 1..i are all accepted. A file gives one curve per row; a round's number of
+accepted drafts is drawn from it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.simulation.errors import InvalidTable, SimulationError
+from scheduler.simulation.tables import Row, read_rows
+
+POSITION_COLUMNS = tuple(f"pos{i}" for i in range(1, 9))
+LARGEST_DEPTH = 63
+_TABLE = 1 << 16
+_STRIDE = 40_503  # odd, so that an answer's positions visit the whole table
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Survival:
+    """One acceptance curve. `probabilities[i - 1]` is S_i; depths beyond them fall on by the last measured ratio.
+
+    `source`: the fields of the row that it came from. `measured_depth`: how many depths the row states; 0 for a fit.
+    """
+
+    probabilities: tuple[float, ...]
+    source: str
+    measured_depth: int = 0
+
+    def to_depth(self, depth: int) -> list[float]:
+        """S_1 to S_depth."""
+        curve = list(self.probabilities[:depth])
+        ratio = curve[-1] / curve[-2] if len(curve) > 1 and curve[-2] else curve[0] if curve else 0.0
+        while len(curve) < depth:
+            curve.append(curve[-1] * min(1.0, ratio))
+        return curve
+
+
+def parse_acceptance(text: str, name: str, row_words: str = "") -> Survival:
+    """The first row of an acceptance CSV that has a curve and contains every word of `row_words`, in any case.
+
+    Read are columns pos1, pos2, ... (probability that drafts up to this position are accepted) or fit_p1 and fit_q
+    (S_i = p1 * q^(i-1)). Raises InvalidTable.
+    """
+    words = row_words.lower().split()
+    rows = list(read_rows(text, name, ()))
+    if not rows[0].has("pos1") and not (rows[0].has("fit_p1") and rows[0].has("fit_q")):
+        raise InvalidTable(f"{name} has neither pos1, pos2, ... nor fit_p1 and fit_q; one of both is needed")
+    for row in rows:
+        if all(word in row.joined.lower() for word in words):
+            found = _survival(row)
+            if found is not None:
+                return found
+    said = f" with {row_words!r}" if words else ""
+    raise InvalidTable(f"{name} has no row{said} that states an acceptance curve")
+
+
+def _survival(row: Row) -> Survival | None:
+    if row.text("fit_p1"):
+        first, ratio = row.number("fit_p1"), row.number("fit_q")
+        if first > 1 or ratio > 1:
+            raise row.wrong("fit_p1" if first > 1 else "fit_q", "a probability, from 0 to 1")
+        return Survival(tuple(first * ratio**i for i in range(LARGEST_DEPTH)), _source(row))
+    curve: list[float] = []
+    for column in POSITION_COLUMNS:
+        if not row.text(column):
+            break
+        value = row.number(column)
+        if value > (curve[-1] if curve else 1.0):
+            raise row.wrong(column, "a probability that does not exceed the position's before it")
+        curve.append(value)
+    return Survival(tuple(curve), _source(row), len(curve)) if curve else None
+
+
+def _source(row: Row) -> str:
+    return ", ".join(filter(None, (row.text(column) for column in ("method", "target", "draft", "dataset"))))
+
+
+class AcceptanceLuck:
+    """Draws accepted drafts. A draw belongs to a request and its output position, so policies meet the same luck.
+
+    `heterogeneity`: standard deviation of the logarithm of each request's exponent h on the curve (S_i ** h).
+    `spread`: how much a round's own survival differs from its request's mean: s_i = S_i * (1 + spread * v * (1 - S_i))
+    with v uniform in [-1, 1]; it keeps the mean, never rises with depth, and is what a confidence head would know.
+    """
+
+    def __init__(
+        self, survival: Survival, depth: int, seed: int = 0, heterogeneity: float = 0.0, spread: float = 0.0
+    ) -> None:
+        if not (0 <= heterogeneity <= 2 and 0 <= spread <= 1):
+            raise SimulationError("acceptance heterogeneity must be from 0 to 2 and confidence spread from 0 to 1")
+        self.depth = depth
+        self._curve = survival.to_depth(depth)
+        self._spread = spread
+        generator = np.random.default_rng([seed, 2])
+        self._uniform: list[float] = generator.random(_TABLE).tolist()
+        self._mood: NDArray[np.float64] = generator.uniform(-1.0, 1.0, _TABLE)
+        self._exponents: list[float] = np.exp(heterogeneity * generator.standard_normal(_TABLE)).tolist()
+
+    def curve_of(self, request_index: int) -> list[float]:
+        """The request's survival, negated, so that it rises and can be bisected."""
+        exponent = self._exponents[request_index * _STRIDE % _TABLE]
+        return [-math.pow(value, exponent) for value in self._curve]
+
+    def accepted(self, negated: Sequence[float], request_index: int, output_index: int, offered: int) -> int:
+        """How many of `offered` drafts after output token `output_index` are accepted, by the request's curve."""
+        at = (request_index * _STRIDE + output_index) % _TABLE
+        threshold = self._uniform[at]
+        if self._spread:
+            mood = self._spread * float(self._mood[at])
+            negated = [value * (1 + mood * (1 + value)) for value in negated[:offered]]
+        return min(bisect.bisect_left(negated, -threshold), offered)
+
+    def confidence(self, negated: Sequence[float], request_index: int, output_index: int) -> NDArray[np.float64]:
+        """The round's own survival by depth, [depth]: what `accepted` is drawn from."""
+        survival = -np.asarray(negated)
+        mood = self._spread * self._mood[(request_index * _STRIDE + output_index) % _TABLE]
+        return np.asarray(survival * (1 + mood * (1 - survival)))

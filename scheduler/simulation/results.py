@@ -1,0 +1,60 @@
+"""What a simulation leaves behind, as plain columns."""
+
+from __future__ import annotations
+
+import dataclasses
+from array import array
+
+
+@dataclasses.dataclass(slots=True)
+class Tally:
+    """Launches of one kind or for one reason."""
+
+    launches: int = 0
+    device_ns: int = 0
+
+
+@dataclasses.dataclass(slots=True)
+class Outcome:
+    """One answered request. Times are ns on the simulation's clock, counts are tokens.
+
+    `arrived_ns` to `admitted_ns` it waited for a slot. `first_ns` and `finished_ns`: its first and last output became
+    visible. `largest_gap_ns`: the longest time between two of its visible outputs, 0 when there was one.
+    """
+
+    index: int
+    client: str
+    prompt_tokens: int
+    arrived_ns: int
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    deliveries: int = 0
+    admitted_ns: int = 0
+    first_ns: int = 0
+    finished_ns: int = 0
+    largest_gap_ns: int = 0
+
+
+@dataclasses.dataclass(slots=True)
+class SimulationResult:
+    """`outcomes`: finished requests, in that order. `gaps_ns`: every time between two visible outputs of a request.
+
+    `refused`: prompts that leave no room for an output token in the context. `truncated`: answers cut at the context.
+    `first_arrival_ns`, `end_ns`: the first arrival and the last visible output. `busy_ns`: device time of all steps.
+    `kinds`, `shapes` and `reasons` count the same steps by graph kind, shape label and plan reason.
+    """
+
+    outcomes: list[Outcome] = dataclasses.field(default_factory=list)
+    gaps_ns: array[int] = dataclasses.field(default_factory=lambda: array("q"))
+    refused: int = 0
+    truncated: int = 0
+    first_arrival_ns: int = 0
+    end_ns: int = 0
+    busy_ns: int = 0
+    plans: int = 0
+    lanes: int = 0
+    offered_tokens: int = 0
+    accepted_tokens: int = 0
+    kinds: dict[str, Tally] = dataclasses.field(default_factory=dict)
+    shapes: dict[str, Tally] = dataclasses.field(default_factory=dict)
+    reasons: dict[str, Tally] = dataclasses.field(default_factory=dict)
