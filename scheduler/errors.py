@@ -8,12 +8,15 @@
     ├── AdmissionError
     │   ├── SlotsFull         every request slot is taken; try again after a request ends
     │   ├── DuplicateRequest  the request id is already resident
-    │   └── RequestTooLong    prompt plus one output token exceed the request's context capacity
+    │   ├── RequestTooLong    prompt plus one output token exceed the request's context capacity
+    │   ├── Unservable        no prepared graph can ever serve it
+    │   └── SnapshotPending   the request that it continues has no published snapshot yet; try again soon
     ├── UnknownHandle         a handle whose request has ended or never existed
     ├── StalePlan             state moved on between plan() and commit()
     ├── InvalidFence          a fence that does not rise, or that is not in flight
     ├── InvalidCompletion     records or timing that cannot belong to the committed plan
     ├── InvalidObservation    a duration or time outside its range
+    ├── InvalidCheckpoint     bytes that restore() cannot read, or of another catalog
     └── ClockWentBack         advance_to() with an earlier time
 
 Every error leaves the scheduler's state as it was before the call.
@@ -63,6 +66,18 @@ class DuplicateRequest(AdmissionError):
 
 class RequestTooLong(AdmissionError):
     """Prompt plus one output token exceed the request's context capacity."""
+
+
+class Unservable(AdmissionError):
+    """No prepared graph can ever serve the request."""
+
+
+class SnapshotPending(AdmissionError):
+    """The request that this one continues has not published its snapshot yet."""
+
+
+class InvalidCheckpoint(SchedulerError, ValueError):
+    """Bytes that restore() cannot read, or that belong to another catalog."""
 
 
 class UnknownHandle(SchedulerError, LookupError):

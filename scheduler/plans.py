@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
+
+import msgspec
 
 from scheduler.records import RequestHandle
 from scheduler.shapes import GraphShape
@@ -31,6 +32,11 @@ class Role(enum.Enum):
 
     PREFILL = "prefill"
     DECODE = "decode"
+    INIT = "init"
+    RESTORE = "restore"
+    VISION = "vision"
+    SNAPSHOT = "snapshot"
+    TERMINAL = "terminal"
 
 
 class CostState(enum.Enum):
@@ -47,10 +53,11 @@ class BarredBy(enum.Enum):
     NONE = "none"
     PRUNED = "pruned"
     UNMEASURED = "unmeasured"
+    PAGES = "pages"
+    NEEDS_EMPTY_WINDOW = "needs_empty_window"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class PlanParts:
+class PlanParts(msgspec.Struct, frozen=True):
     """The score's parts, in prompt-token units, multiplied by the decision's common scale.
 
     value_rate = (token_value + delivery_value + age_relief + terminal_relief) / horizon_ms - wait_cost
@@ -70,12 +77,12 @@ class PlanParts:
         return self.token_value + self.delivery_value + self.age_relief + self.terminal_relief
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class PlanLane:
+class PlanLane(msgspec.Struct, frozen=True):
     """One request's share of a plan. Prices and values carry the decision's common scale; times do not.
 
     `query_length`: token rows used. `ceiling`: the most output tokens that this lane may commit.
-    `prompt_tokens`: prompt tokens consumed. `expected_tokens`: expected output tokens.
+    `prompt_tokens`: prompt tokens consumed. `expected_tokens`: expected output tokens. `proposal_source`: where its
+    drafts come from, None without drafts.
     """
 
     handle: RequestHandle
@@ -91,10 +98,10 @@ class PlanLane:
     sigma_ms: float
     value: float
     terminal_value: float = 0.0
+    proposal_source: str | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Alternative:
+class Alternative(msgspec.Struct, frozen=True):
     """A candidate that was scored beside the winner. `rank` counts from 1; `score` is its rate or its work."""
 
     rank: int
@@ -107,14 +114,13 @@ class Alternative:
     selected_cost_ns: int
     cost_state: CostState
     barred_by: BarredBy
+    following: GraphShape | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class LedgerBalances:
-    """Exploration ledgers in ms, before this plan's own charge. Zero until the ledgers exist (S7, S8).
+class LedgerBalances(msgspec.Struct, frozen=True):
+    """Exploration ledgers in ms, before this plan's own charge (S7, S8).
 
-    `discovery_ms` is real: service time (the larger of device and wall interval) spent so far on graphs that had no
-    estimate.
+    `discovery_ms`: service time (the larger of device and wall interval) spent so far on graphs that had no estimate.
     """
 
     timing_credit_ms: float = 0.0
@@ -126,14 +132,14 @@ class LedgerBalances:
     discovery_ms: float = 0.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ScheduledPlan:
+class ScheduledPlan(msgspec.Struct, frozen=True):
     """One decision: which prepared graph to run, for whom, and why.
 
     `selected_cost_ns` is the estimate that the decision used, 0 when unknown. `observation_age_ns` is the age of
     its last valid observation, None when there is none. `margin` is (score - runner-up's score) / |score| among
     candidates of the same score kind, None when there was no other. `lane_epochs` are the lanes' request epochs;
-    commit refuses the plan when one has moved on.
+    commit refuses the plan when one has moved on. `following`: the inference graph that a prerequisite was scored
+    with; the plan keeps its own duration. `queue_depth`: frames in flight when it was made.
     """
 
     shape: GraphShape
@@ -156,6 +162,7 @@ class ScheduledPlan:
     planned_ns: int
     lane_epochs: tuple[int, ...]
     following: GraphShape | None = None
+    queue_depth: int = 0
 
     def selection_value_rate(self) -> float:
         """The scaled score: value per ms, or undivided value where score_kind is WORK."""

@@ -10,7 +10,7 @@ from typing import Any
 from scheduler.errors import InvalidPolicy
 
 NEWCOMER_MEMORIES = ("deprived", "decode", "phase", "fair_share")
-PREFILL_CHUNKINGS = ("measured",)
+PREFILL_CHUNKINGS = ("measured", "deterministic")
 
 _NAMES_SHOWN = 8
 """Unknown names listed one by one. With every coefficient wrong beside them an error has 20 problems."""
@@ -134,7 +134,8 @@ COEFFICIENTS: tuple[Coefficient, ...] = (
     Coefficient(
         "prefill_chunking",
         "How a prompt is cut into graphs when nothing else competes.",
-        "measured: by measured durations.",
+        "measured: by measured durations; deterministic: whole largest graphs, then the smallest that holds the rest, "
+        "so that a prompt is always cut the same way.",
         "name",
         "measured",
         choices=PREFILL_CHUNKINGS,

@@ -1,0 +1,57 @@
+"""The one place for numba's options. `inner` functions are compiled into their callers; entries have signatures.
+
+No fastmath: results are the plain twin's, bit for bit. error_model="numpy" only removes division checks, whose
+operands the callers keep away from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+
+from scheduler import layout
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+int64 = numba.int64
+float64 = numba.float64
+ints = numba.int64[::1]
+ints_2d = numba.int64[:, ::1]
+floats = numba.float64[::1]
+floats_2d = numba.float64[:, ::1]
+floats_3d = numba.float64[:, :, ::1]
+floats_4d = numba.float64[:, :, :, ::1]
+floats_5d = numba.float64[:, :, :, :, ::1]
+float32s_2d = numba.float32[:, ::1]
+
+
+def records(dtype: np.dtype[np.void]) -> Any:
+    """The type of a contiguous array of records."""
+    return numba.from_dtype(dtype)[::1]
+
+
+slots_type = records(layout.SLOT)
+graphs_type = records(layout.GRAPH)
+policy_type = records(layout.POLICY)
+decision_type = records(layout.DECISION)
+candidates_type = records(layout.CANDIDATE)
+views_type = records(layout.VIEW)
+
+
+def inner(function: _F) -> _F:
+    """A kernel's part."""
+    compiled: _F = numba.njit(error_model="numpy")(function)
+    return compiled
+
+
+def entry(signature: Any) -> Callable[[_F], _F]:
+    """A kernel called from Python, compiled when its module is imported, or read from the cache."""
+
+    def compile_now(function: _F) -> _F:
+        compiled: _F = numba.njit(signature, cache=True, error_model="numpy")(function)
+        return compiled
+
+    return compile_now

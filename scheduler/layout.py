@@ -1,0 +1,204 @@
+"""The scheduler's state as arrays: what kernels read and write. Names here are the vocabulary of every kernel.
+
+Dimensions: S request slots, G shapes in catalog order, D largest draft depth of the catalog (at least 1), C distinct
+prompt capacities, N candidates. Integers are int64, times ns, values float64 in ms; NaN stands for a missing memory.
+Indexed as `slots[i]["stage"]`, which compiled and plain Python read alike.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+# Stages of a slot (specification "Requests").
+FREE, INIT, RESTORE, VISION, PREFILL, DECODE, SNAPSHOT, TERMINAL, WAITING = range(9)
+
+# Graph kinds, in the order of scheduler.shapes.GraphKind.
+(
+    KIND_INIT,
+    KIND_RESTORE,
+    KIND_SNAPSHOT,
+    KIND_TERMINAL_SNAPSHOT,
+    KIND_VISION,
+    KIND_PREFILL,
+    KIND_SCORED_PREFILL,
+    KIND_DECODE,
+    KIND_SPECULATIVE,
+    KIND_MIXED,
+) = range(10)
+
+# Draft sources and estimators (S3).
+NO_SOURCE, LEARNED, COPY = -1, 0, 1
+ACCEPTANCE, FORECAST = 0, 1
+MEAN, WEIGHT = 0, 1
+YIELD_RAW, YIELD_SCORE, YIELD_OPTIMISTIC = 0, 1, 2
+
+# Allocation of a ragged shape, in the order of scheduler.shapes.Allocation.
+ALLOCATE_NONE, ALLOCATE_HOST, ALLOCATE_DEVICE = 0, 1, 2
+
+# Why a candidate may not be chosen, in the order of scheduler.plans.BarredBy.
+NOT_BARRED, PRUNED, UNMEASURED, PAGES = 0, 1, 2, 3
+
+UNBOUNDED = 1 << 40
+"""Drafts of a learned source, pages without a pool: more than any shape can use."""
+
+_I, _F = np.int64, np.float64
+
+SLOT = np.dtype(
+    [
+        ("stage", _I),  # FREE .. WAITING
+        ("generation", _I),
+        ("cancelled", _I),  # 1: never selected again
+        ("retiring", _I),  # 1: preempted; TERMINAL once its last frame has completed
+        ("scored", _I),  # 1: its prompt runs on SCORED_PREFILL
+        ("prompt_tokens", _I),
+        ("consumed", _I),  # prompt tokens in the cache
+        ("segment_end", _I),  # where the next prefill chunk must stop at the latest
+        ("emitted", _I),  # committed output tokens
+        ("output_limit", _I),
+        ("in_flight", _I),  # frames that hold a lane of it, 0 to 2
+        ("pending", _I),  # sum of the ceilings of those lanes
+        ("source", _I),  # NO_SOURCE, LEARNED, COPY: what its drafts come from now
+        ("drafts", _I),  # drafts available now; UNBOUNDED for LEARNED, 0 without a source or with grammar
+        ("feedback", _I),  # 1: a lane in flight must complete first (grammar, host_stop, host_fed, copy offer)
+        ("images_left", _I),  # images of the active window that VISION has not served
+        ("window", _I),  # 1: the SNAPSHOT it waits for is a window boundary
+        ("window_images", _I),  # images of the next window, when `window`
+        ("admitted", _I),  # admission number
+        ("last_served_tick", _I),
+        ("epoch", _I),
+        ("last_visible_ns", _I),  # -1 before the first visible output
+        ("terminal_since_ns", _I),
+        ("pages_held", _I),
+        ("token_memory", _F),
+        ("delivery_memory", _F),
+        ("view_token_memory", _F),  # projected over the queue (S10), as decisions see it
+        ("view_delivery_memory", _F),
+        ("view_visible_ns", _I),
+        ("decode_earned_ms", _F),
+    ],
+    align=True,
+)
+
+GRAPH = np.dtype(
+    [
+        ("kind", _I),
+        ("batch", _I),  # B
+        ("depth", _I),  # D
+        ("width", _I),  # W
+        ("rows", _I),  # P
+        ("prompt", _I),  # C, 0 without a prompt row
+        ("capacity_index", _I),  # of C among the distinct capacities, ascending; -1 without
+        ("lane_width", _I),  # min(D+1, W): rows that one lane can use
+        ("ragged", _I),  # 1: P < B * lane_width
+        ("allocation", _I),
+        ("estimator", _I),  # FORECAST for device allocation, else ACCEPTANCE
+        ("usable", _I),  # 0: of the other generation mode, or of another fixed width
+        ("physical", _I),  # physical rows: P + C, or B for state kinds and VISION
+        ("duration_ns", _I),  # 0 while unknown
+        ("observed_ns", _I),  # last valid sample, -1 while unknown
+        ("attempted_ns", _I),  # last committed refresh, -1 before
+    ],
+    align=True,
+)
+
+POLICY = np.dtype(
+    [
+        ("output_token_value", _F),
+        ("token_fairness", _F),
+        ("delivery_fairness", _F),
+        ("decode_age_price", _F),
+        ("terminal_value", _F),
+        ("terminal_age_price", _F),
+        ("adaptation_ms", _F),
+        ("alpha", _F),
+        ("ttl_ns", _I),
+        ("deterministic", _I),  # 1: solo chunking
+        ("fixed_width", _I),  # 0: adaptive verification
+    ],
+    align=True,
+)
+
+# Inputs of one decision that are not in the other arrays; the kernel writes the lower half.
+DECISION = np.dtype(
+    [
+        ("now_ns", _I),
+        ("start_ns", _I),  # now, or the queue's expected end
+        ("queue_depth", _I),  # frames in flight, 0 or 1
+        ("free_pages", _I),  # UNBOUNDED when no resources were set
+        ("page_tokens", _I),
+        ("free_snapshot_rows", _I),
+        ("timing_full", _I),  # 1: full timing_refresh credit and no open episode
+        ("acceptance_full", _I),
+        # written by the kernel
+        ("exponent", _I),  # e of the common scale 2^-e
+        ("prompt_value", _F),  # from here on: scaled
+        ("output_value", _F),
+        ("terminal_value", _F),
+        ("token_fairness", _F),
+        ("delivery_fairness", _F),
+        ("decode_age_price", _F),
+        ("terminal_age_price", _F),
+        ("wait_price", _F),
+        ("sigma_ms", _F),
+        ("terminal_sigma_ms", _F),
+        ("decoders", _I),  # active decoders, K
+        ("terminals", _I),  # runnable slots in TERMINAL
+        ("priced", _I),  # the plan's `candidates`
+        ("found", _I),  # rows of the candidate table in use
+        ("winner", _I),  # index of the ordinary winner, -1 without one
+        ("chosen", _I),  # index of what is submitted: the winner or a probe, -1 without
+        ("reason", _I),  # in the order of scheduler.plans.Reason
+        ("overflow", _I),  # 1: the candidate table was too small; the caller enlarges it and calls again
+    ],
+    align=True,
+)
+
+CANDIDATE = np.dtype(
+    [
+        ("graph", _I),
+        ("following", _I),  # graph index, -1 without
+        ("known", _I),  # 0: score is undivided work
+        ("barred", _I),  # NOT_BARRED .. PAGES
+        ("needs_empty", _I),  # 1: only in an empty window (S10)
+        ("lanes", _I),  # lanes of the submitted graph
+        ("following_lanes", _I),
+        ("served", _I),  # distinct requests of both graphs
+        ("prompt_slot", _I),  # slot of the prompt lane of the submitted graph, -1 without; it is also the last lane
+        ("prompt_tokens", _I),
+        ("following_prompt_slot", _I),
+        ("following_prompt_tokens", _I),
+        ("horizon_ns", _I),  # H; 0 when unknown
+        ("horizon_ms", _F),
+        ("score", _F),
+        ("token_value", _F),
+        ("delivery_value", _F),
+        ("age_relief", _F),
+        ("terminal_relief", _F),
+        ("wait_cost", _F),
+        ("logical_rows", _I),
+        ("physical_rows", _I),
+        ("hash", _I),  # of cohort and rows, to find equal ones quickly
+    ],
+    align=True,
+)
+
+# Per slot, computed once per decision from the slot, the policy and the clock. Prices are scaled.
+VIEW = np.dtype(
+    [
+        ("selectable", _I),  # 1: a decoding lane that may be chosen (stage DECODE, limit >= 1)
+        ("limit", _I),  # rows it may use now, drafts included: min(limit, 1 + drafts)
+        ("left", _I),  # output_limit - emitted - pending
+        ("active", _I),  # active decoder
+        ("age_ms", _F),
+        ("token_price", _F),
+        ("delivery_price", _F),
+        ("age_price", _F),  # decode_age_price if active, else 0.0
+        ("terminal_age_ms", _F),
+    ],
+    align=True,
+)
+
+
+def zeros(dtype: np.dtype[np.void], count: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+    """`count` records, all 0."""
+    return np.zeros(count, dtype=dtype)
