@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from array import array
+from typing import Any
+
+from scheduler.shapes import GraphShape
 
 
 @dataclasses.dataclass(slots=True)
@@ -28,7 +31,6 @@ class Outcome:
     arrived_ns: int
     cached_tokens: int = 0
     output_tokens: int = 0
-    deliveries: int = 0
     admitted_ns: int = 0
     first_ns: int = 0
     finished_ns: int = 0
@@ -58,3 +60,38 @@ class SimulationResult:
     kinds: dict[str, Tally] = dataclasses.field(default_factory=dict)
     shapes: dict[str, Tally] = dataclasses.field(default_factory=dict)
     reasons: dict[str, Tally] = dataclasses.field(default_factory=dict)
+
+
+class Launches:
+    """Counts steps by shape and reason while a simulation runs.
+
+    Shapes are counted by identity, since their hash is computed in Python, and put together by label at the end.
+    """
+
+    def __init__(self) -> None:
+        self._shapes: dict[int, tuple[GraphShape, Tally]] = {}
+        self._reasons: dict[str, Tally] = {}
+
+    def count(self, plan: Any, device_ns: int) -> None:
+        """One step of so much device time."""
+        shape = plan.shape
+        found = self._shapes.get(id(shape))
+        if found is None:
+            found = self._shapes[id(shape)] = (shape, Tally())
+        _add(found[1], 1, device_ns)
+        reason = plan.reason.value
+        if reason not in self._reasons:
+            self._reasons[reason] = Tally()
+        _add(self._reasons[reason], 1, device_ns)
+
+    def write(self, result: SimulationResult) -> None:
+        """Fills the result's tallies."""
+        result.reasons = self._reasons
+        for shape, tally in self._shapes.values():
+            for tallies, name in ((result.kinds, shape.kind.value), (result.shapes, shape.label)):
+                _add(tallies.setdefault(name, Tally()), tally.launches, tally.device_ns)
+
+
+def _add(tally: Tally, launches: int, device_ns: int) -> None:
+    tally.launches += launches
+    tally.device_ns += device_ns

@@ -1,0 +1,276 @@
+"""The simulated machine: one device, one host, `queue_depth` frame slots, and whoever decides.
+
+    host    complete ─ admit ─ plan ─ commit ─(host cost)─ submit ─ publish          complete ─ ...
+    device                                                 └── step ──────────────────┘
+
+The device starts a step when it is submitted and the step before has ended; with two frame slots the host prepares one
+while another runs. Completions are seen in order, when the host is free. What a completed step emitted becomes visible
+when the host has submitted the next step, or one host cost after the completion when there is none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from scheduler.errors import SlotsFull
+from scheduler.records import ExecutionTiming, RequestSpec
+from scheduler.simulation.acceptance import AcceptanceLuck
+from scheduler.simulation.arrivals import ArrivalQueue
+from scheduler.simulation.batcher import Batcher, DurationSource
+from scheduler.simulation.durations import HostCosts
+from scheduler.simulation.errors import SimulationError, StuckSimulation
+from scheduler.simulation.execution import Execution, Live, mean_context
+from scheduler.simulation.prefixes import PrefixCache
+from scheduler.simulation.results import Launches, Outcome, SimulationResult
+from scheduler.simulation.workload import Arrival, Workload
+
+LARGEST_QUEUE_DEPTH = 2
+PROGRESS_PLANS = 512
+
+Progress = Callable[[int, int], None]
+"""Called now and then with (requests that have ended, requests in all)."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MachineSettings:
+    """What the machine is like.
+
+    `request_slots`: rows of the confidence sidecar; the batcher itself says when its slots are full.
+    `context_capacity`: tokens of prompt and answer. A prompt that leaves no room for one output token is refused; an
+    answer is cut where the context ends. `queue_depth`: frame slots, 1 or 2. `prefix_cache_tokens`: see PrefixCache.
+    `known_output_lengths`: whether max_output_tokens is the answer's true length; else it is the room left in the
+    context, and the model ends the answer by itself.
+    """
+
+    request_slots: int = 64
+    context_capacity: int = 131_072
+    queue_depth: int = LARGEST_QUEUE_DEPTH
+    host: HostCosts = dataclasses.field(default_factory=HostCosts)
+    prefix_cache_tokens: int | None = None
+    known_output_lengths: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.queue_depth <= LARGEST_QUEUE_DEPTH:
+            raise SimulationError(f"the queue depth is {self.queue_depth}; it must be 1 or {LARGEST_QUEUE_DEPTH}")
+        if not (self.request_slots >= 1 and self.context_capacity >= 2):
+            raise SimulationError("a machine needs at least one request slot and a context of at least 2 tokens")
+
+
+@dataclasses.dataclass(slots=True)
+class _Frame:
+    """A committed step: when it was handed to the device, when it ends, and what a measurement of it reads."""
+
+    fence: int
+    plan: Any
+    lives: list[Live]
+    submitted_ns: int
+    end_ns: int
+    measured_ns: int
+
+
+@dataclasses.dataclass(slots=True)
+class _Unpublished:
+    """A completed step's output: who emitted, whose answer ended, and when it becomes visible at the latest."""
+
+    fence: int
+    emitting: list[Live]
+    ended: list[Live]
+    visible_ns: int
+
+
+def simulate(
+    batcher: Batcher,
+    workload: Workload,
+    durations: DurationSource,
+    settings: MachineSettings | None = None,
+    luck: AcceptanceLuck | None = None,
+    progress: Progress | None = None,
+) -> SimulationResult:
+    """Runs `workload` to its end. `luck` is needed when plans have drafts; without it none is accepted.
+
+    The batcher is fresh: its catalog may hold measurements, it has no residents. Raises StuckSimulation when it plans
+    nothing although requests wait and nothing is to come.
+    """
+    machine = _Machine(batcher, workload, durations, settings or MachineSettings(), luck)
+    return machine.run(progress or (lambda _done, _total: None))
+
+
+class _Machine:
+    """The state of one run; `now_ns` is the host's clock."""
+
+    def __init__(
+        self,
+        batcher: Batcher,
+        workload: Workload,
+        durations: DurationSource,
+        settings: MachineSettings,
+        luck: AcceptanceLuck | None,
+    ) -> None:
+        self._batcher = batcher
+        self._durations = durations
+        self._settings = settings
+        self._queue = ArrivalQueue(workload)
+        self._prefixes = PrefixCache(settings.prefix_cache_tokens)
+        self._execution = Execution(luck, settings.request_slots)
+        self._total = len(workload.arrivals)
+        self._result = SimulationResult(first_arrival_ns=min((a.time_ns or 0 for a in workload.arrivals), default=0))
+        self._live: dict[str, Live] = {}
+        self._in_flight: deque[_Frame] = deque()
+        self._unpublished: _Unpublished | None = None
+        self._launches = Launches()
+        self._published = batcher.published_output
+        self._device_free_ns = 0
+        self._fence = 0
+        self._may_admit = True
+        self._now_ns = 0
+
+    def run(self, progress: Progress) -> SimulationResult:
+        """The event loop."""
+        in_flight, result = self._in_flight, self._result
+        while True:
+            if in_flight and in_flight[0].end_ns <= self._now_ns:
+                self._publish(self._now_ns)
+                self._complete(in_flight.popleft())
+            self._admit()
+            if len(in_flight) < self._settings.queue_depth and self._live:
+                plan = self._batcher.plan()
+                if plan is not None:
+                    self._submit(plan)
+                    if not result.plans % PROGRESS_PLANS:
+                        progress(len(result.outcomes) + result.refused, self._total)
+                    continue
+            if self._unpublished is not None:
+                self._publish(self._unpublished.visible_ns)
+                if not in_flight:
+                    continue
+            if not self._wait():
+                break
+        progress(len(result.outcomes) + result.refused, self._total)
+        self._launches.write(result)
+        result.offered_tokens, result.accepted_tokens = self._execution.offered_tokens, self._execution.accepted_tokens
+        return result
+
+    def _wait(self) -> bool:
+        """Moves the clock to the next event; False when there is none."""
+        arrival_ns = self._queue.next_ns
+        end_ns = self._in_flight[0].end_ns if self._in_flight else None
+        if arrival_ns is None and end_ns is None:
+            if self._live or self._queue.waiting:
+                raise StuckSimulation(
+                    f"nothing is planned although {len(self._live)} requests are resident and "
+                    f"{len(self._queue.waiting)} wait for a slot"
+                )
+            return False
+        self._advance(min(at for at in (arrival_ns, end_ns) if at is not None))
+        return True
+
+    def _advance(self, to_ns: int) -> None:
+        if to_ns > self._now_ns:
+            self._now_ns = to_ns
+            self._batcher.advance_to(to_ns)
+
+    def _admit(self) -> None:
+        """Takes in who has arrived, in order, while there are slots."""
+        queue = self._queue
+        next_ns = queue.next_ns
+        if next_ns is not None and next_ns <= self._now_ns:
+            for arrival, arrived_ns in queue.due(self._now_ns):
+                if arrival.prompt_tokens + 1 > self._settings.context_capacity:
+                    self._result.refused += 1
+                    queue.ended(arrival.index, self._now_ns)
+                else:
+                    queue.waiting.append((arrival, arrived_ns))
+        while queue.waiting and self._may_admit:
+            arrival, arrived_ns = queue.waiting[0]
+            try:
+                self._take_in(arrival, arrived_ns)
+            except SlotsFull:
+                self._may_admit = False
+                return
+            queue.waiting.popleft()
+
+    def _take_in(self, arrival: Arrival, arrived_ns: int) -> None:
+        room = self._settings.context_capacity - arrival.prompt_tokens
+        length = min(arrival.output_tokens, room)
+        cached = self._prefixes.cached_tokens(arrival)
+        spec = RequestSpec(
+            request_id=str(arrival.index),
+            prompt_tokens=arrival.prompt_tokens,
+            max_output_tokens=length if self._settings.known_output_lengths else room,
+            context_capacity=self._settings.context_capacity,
+            cached_tokens=cached,
+        )
+        handle = self._batcher.admit(spec)
+        outcome = Outcome(
+            arrival.index, arrival.client, arrival.prompt_tokens, arrived_ns, cached, admitted_ns=self._now_ns
+        )
+        self._result.truncated += length < arrival.output_tokens
+        self._live[spec.request_id] = self._execution.open(arrival, outcome, handle, length)
+
+    def _submit(self, plan: Any) -> None:
+        """Commits the plan and hands it to the device; what was completed before becomes visible then."""
+        result, live = self._result, self._live
+        self._fence += 1
+        self._batcher.commit(plan, self._fence)
+        lives = [live[lane.request_id] for lane in plan.lanes]
+        self._advance(self._now_ns + self._settings.host.step_ns(plan.shape.draft_depth))
+        start_ns = max(self._device_free_ns, self._now_ns)
+        context = mean_context(plan, lives) if self._durations.needs_context else 0.0
+        true_ns, measured_ns = self._durations.duration_ns(plan, context, start_ns)
+        self._device_free_ns = start_ns + true_ns
+        self._in_flight.append(_Frame(self._fence, plan, lives, self._now_ns, self._device_free_ns, measured_ns))
+        result.plans += 1
+        result.lanes += len(lives)
+        result.busy_ns += true_ns
+        self._launches.count(plan, true_ns)
+        self._publish(self._now_ns)
+
+    def _complete(self, frame: _Frame) -> None:
+        """Hands the step's records to the batcher; its output becomes visible later."""
+        now_ns, batcher = self._now_ns, self._batcher
+        records, emitting, sidecar = self._execution.run(frame.plan, frame.lives)
+        timing = ExecutionTiming((frame.measured_ns,), now_ns - frame.submitted_ns)
+        if sidecar is None:
+            batcher.complete(frame.fence, records, timing)
+        else:
+            batcher.complete_packed_round(frame.fence, records, timing, sidecar)  # type: ignore[attr-defined]
+        ended = [live for live in emitting if not live.output_left]
+        for live in ended:
+            del self._live[str(live.arrival.index)]
+        self._may_admit = True
+        if emitting:
+            visible_ns = now_ns + self._settings.host.step_ns(frame.plan.shape.draft_depth)
+            self._unpublished = _Unpublished(frame.fence, emitting, ended, visible_ns)
+
+    def _publish(self, at_ns: int) -> None:
+        """Makes the last completed step's output visible at `at_ns`."""
+        unpublished = self._unpublished
+        if unpublished is None:
+            return
+        self._unpublished = None
+        self._advance(at_ns)
+        now_ns, fence, published, gaps_ns = self._now_ns, unpublished.fence, self._published, self._result.gaps_ns
+        for live in unpublished.emitting:
+            published(live.handle, fence)
+            if live.visible_ns:
+                gap_ns = now_ns - live.visible_ns
+                gaps_ns.append(gap_ns)
+                if gap_ns > live.largest_gap_ns:  # noqa: PLR1730 - max() takes four times as long
+                    live.largest_gap_ns = gap_ns
+            else:
+                live.outcome.first_ns = now_ns
+            live.visible_ns = now_ns
+        for live in unpublished.ended:
+            self._end(live)
+
+    def _end(self, live: Live) -> None:
+        outcome = live.outcome
+        outcome.finished_ns = self._now_ns
+        outcome.largest_gap_ns = live.largest_gap_ns
+        self._result.outcomes.append(outcome)
+        self._result.end_ns = self._now_ns
+        self._prefixes.finished(live.arrival)
+        self._queue.ended(outcome.index, self._now_ns)
