@@ -93,6 +93,7 @@ GRAPH = np.dtype(
         ("allocation", _I),
         ("estimator", _I),  # FORECAST for device allocation, else ACCEPTANCE
         ("usable", _I),  # 0: of the other generation mode, or of another fixed width
+        ("below", _I),  # capacity index of the next smaller C of the same kind, -1 without (the planner sets it)
         ("physical", _I),  # physical rows: P + C, or B for state kinds and VISION
         ("duration_ns", _I),  # 0 while unknown
         ("observed_ns", _I),  # last valid sample, -1 while unknown
@@ -145,8 +146,14 @@ DECISION = np.dtype(
         ("terminals", _I),  # runnable slots in TERMINAL
         ("priced", _I),  # the plan's `candidates`
         ("found", _I),  # rows of the candidate table in use
+        ("pooled", _I),  # entries of the cohort pool in use
+        ("runnable", _I),  # slots that are runnable
+        ("waiting", _I),  # 1: a selectable lane must complete first (feedback, in flight)
+        ("solo_graph", _I),  # graph of the solo chunking rule, -1 where it does not apply
         ("winner", _I),  # index of the ordinary winner, -1 without one
-        ("chosen", _I),  # index of what is submitted: the winner or a probe, -1 without
+        ("chosen", _I),  # index of what is submitted: the winner or a probe, -1 without or when it must wait
+        ("runner_up", _I),  # best other eligible candidate of the same score kind, -1 without
+        ("alternatives", _I),  # alternatives recorded, 0 to 4
         ("reason", _I),  # in the order of scheduler.plans.Reason
         ("overflow", _I),  # 1: the candidate table was too small; the caller enlarges it and calls again
     ],
@@ -162,6 +169,8 @@ CANDIDATE = np.dtype(
         ("needs_empty", _I),  # 1: only in an empty window (S10)
         ("lanes", _I),  # lanes of the submitted graph
         ("following_lanes", _I),
+        ("first", _I),  # entries of the cohort pool: lanes of the submitted graph in summing order, prompt lane excluded
+        ("following_first", _I),  # likewise of the following graph
         ("served", _I),  # distinct requests of both graphs
         ("prompt_slot", _I),  # slot of the prompt lane of the submitted graph, -1 without; it is also the last lane
         ("prompt_tokens", _I),
@@ -194,9 +203,92 @@ VIEW = np.dtype(
         ("delivery_price", _F),
         ("age_price", _F),  # decode_age_price if active, else 0.0
         ("terminal_age_ms", _F),
+        ("prompt_price", _F),  # prompt_value + token_price
+        ("output_price", _F),  # output_value + token_price
+        ("age_weight", _F),  # age_price * sigma of the generation family
+        ("terminal_weight", _F),  # terminal_age_price * sigma of TERMINAL_SNAPSHOT
+        ("waits", _I),  # 1: in flight, and its lane there must complete first
     ],
     align=True,
 )
+
+# One lane of the submitted graph, in slot order: what PlanLane shows and what commit and completion need.
+LANE = np.dtype(
+    [
+        ("slot", _I),
+        ("role", _I),  # in the order of scheduler.plans.Role
+        ("source", _I),  # NO_SOURCE without drafts
+        ("rows", _I),  # query length
+        ("ceiling", _I),
+        ("prompt_tokens", _I),
+        ("epoch", _I),
+        ("expected_tokens", _F),
+        ("token_price", _F),
+        ("delivery_price", _F),
+        ("age_ms", _F),
+        ("sigma_ms", _F),
+        ("value", _F),
+        ("terminal_value", _F),
+    ],
+    align=True,
+)
+
+RECORDED = 5
+"""The submitted candidate and the four alternatives that are recorded with it."""
+
+
+FRAMES = 3
+"""Frame records: two in flight and the last completed one, whose output may still be published (S9, S10)."""
+
+# One lane of a plan, in slot order. The plan owns such an array; commit copies it into the frame.
+LANE = np.dtype(
+    [
+        ("slot", _I),
+        ("generation", _I),
+        ("epoch", _I),  # of the request when the plan was made
+        ("rows", _I),  # query_length
+        ("ceiling", _I),  # output tokens that it may commit at most
+        ("prompt_tokens", _I),  # prompt tokens it consumes
+        ("source", _I),  # what its drafts come from; NO_SOURCE without drafts
+        ("expected_tokens", _F),
+    ],
+    align=True,
+)
+
+# A frame: a committed plan. Frame records are reused, their order is state.queue.
+FRAME = np.dtype(
+    [
+        ("fence", _I),
+        ("graph", _I),
+        ("lanes", _I),
+        ("reason", _I),  # in the order of scheduler.plans.Reason
+        ("known", _I),  # 1: its cost was known at commit
+        ("selected_cost_ns", _I),
+        ("queued", _I),  # 1: another frame was in flight at its commit
+        ("committed_ns", _I),
+        ("expected_end_ns", _I),
+        ("completed_ns", _I),  # of the last completed frame
+        ("interval_ms", _F),  # service interval that was charged, 0.0 when none was
+    ],
+    align=True,
+)
+
+# A slot's part in a frame (S9), one per slot and frame.
+PARTICIPANT = np.dtype(
+    [
+        ("generation", _I),  # of the slot at commit; 0: no participant
+        ("unpublished", _I),  # completed frame: 1: it emitted output that is not visible yet
+        ("open", _I),  # completed frame: 1: the first publication has not been credited yet
+        ("token_rate", _F),  # frozen normalizers, units per ms; NaN missing
+        ("delivery_rate", _F),
+        ("delivery_before", _F),  # completed frame: delivery memory before the interval
+    ],
+    align=True,
+)
+
+# What a completed lane did: columns of an int64 array [lanes, 5] in lane order.
+DID_CONSUME, DID_EMIT, DID_ACCEPT, DID_OFFER, DID_TEACH = range(5)
+"""DID_TEACH: 1 for a lane whose observations count (no error, and its request had neither ended nor been cancelled)."""
 
 
 def zeros(dtype: np.dtype[np.void], count: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:

@@ -139,7 +139,8 @@ class ScheduledPlan(msgspec.Struct, frozen=True):
     its last valid observation, None when there is none. `margin` is (score - runner-up's score) / |score| among
     candidates of the same score kind, None when there was no other. `lane_epochs` are the lanes' request epochs;
     commit refuses the plan when one has moved on. `following`: the inference graph that a prerequisite was scored
-    with; the plan keeps its own duration. `queue_depth`: frames in flight when it was made.
+    with; the plan keeps its own duration. `queue_depth`: frames in flight when it was made. `tick`: commits before
+    it was made; commit refuses the plan when there was another one since.
     """
 
     shape: GraphShape
@@ -163,6 +164,7 @@ class ScheduledPlan(msgspec.Struct, frozen=True):
     lane_epochs: tuple[int, ...]
     following: GraphShape | None = None
     queue_depth: int = 0
+    tick: int = 0
 
     def selection_value_rate(self) -> float:
         """The scaled score: value per ms, or undivided value where score_kind is WORK."""
