@@ -35,6 +35,11 @@ def test_several_prompts_share_a_step_when_the_budget_holds_them() -> None:
     assert _rows(chunked_prefill(8192)([], _prompts(64, 128, 3000))) == {"p0": 64, "p1": 128, "p2": 3000}
 
 
+def test_a_step_limited_to_one_prompt_leaves_the_rest_of_its_budget_unused() -> None:
+    shares = chunked_prefill(8192, prompts_per_step=1)(_decoders(5), _prompts(64, 128))
+    assert _rows(shares) == {"d0": 1, "p0": 64}
+
+
 def test_drafts_count_in_the_budget_and_prompts_get_what_they_leave() -> None:
     assert _rows(chunked_prefill(20, decode_rows=4)(_decoders(9, 9), _prompts(500))) == {"d0": 4, "d1": 4, "p0": 12}
 

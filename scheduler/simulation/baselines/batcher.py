@@ -51,6 +51,7 @@ class BaselineBatcher:
         self._generations = [0] * request_slots
         self._prompts: dict[RequestHandle, Resident] = {}
         self._decoders: dict[RequestHandle, Resident] = {}
+        self._single_lanes: dict[int, BaselineLane] = {}
         self._submitted: tuple[int, BaselineStep] | None = None
 
     def advance_to(self, now_ns: int) -> None:
@@ -63,8 +64,10 @@ class BaselineBatcher:
         slot = self._free.pop()
         self._generations[slot] += 1
         handle = RequestHandle(slot, self._generations[slot])
-        output = min(spec.max_output_tokens, spec.context_capacity - spec.prompt_tokens)
-        self._prompts[handle] = Resident(handle, spec.request_id, spec.prompt_tokens - spec.cached_tokens, output)
+        output_left = min(spec.max_output_tokens, spec.context_capacity - spec.prompt_tokens)
+        resident = Resident(handle, spec.request_id, spec.prompt_tokens - spec.cached_tokens, output_left)
+        self._prompts[handle] = resident
+        self._single_lanes[slot] = _decode_lane(resident, 1)
         return handle
 
     def plan(self) -> BaselineStep | None:
@@ -72,7 +75,8 @@ class BaselineBatcher:
         if self._submitted is not None:
             return None
         decoders = prompt_tokens = 0
-        lanes = []
+        lanes: list[BaselineLane] = []
+        single = self._single_lanes
         for resident, rows in self._rule(list(self._decoders.values()), list(self._prompts.values())):
             if resident.prompt_left:
                 prompt_tokens += rows
@@ -81,7 +85,7 @@ class BaselineBatcher:
                 )
             else:
                 decoders += 1
-                lanes.append(BaselineLane(resident.handle, resident.request_id, 0, rows, rows))
+                lanes.append(single[resident.handle.slot] if rows == 1 else _decode_lane(resident, rows))
         if not lanes:
             return None
         return BaselineStep(self._graphs.counted_shape(decoders, prompt_tokens), tuple(lanes), decoders, prompt_tokens)
@@ -119,3 +123,7 @@ class BaselineBatcher:
         if record.finished is not None or resident.output_left == 0:
             (self._decoders if handle in self._decoders else self._prompts).pop(handle)
             self._free.append(handle.slot)
+
+
+def _decode_lane(resident: Resident, rows: int) -> BaselineLane:
+    return BaselineLane(resident.handle, resident.request_id, 0, rows, rows)

@@ -29,18 +29,19 @@ Rule = Callable[[Sequence[Resident], Sequence[Resident]], list[Share]]
 """(decoders, prompts), each in order of admission -> the shares of the next step; empty when nothing can run."""
 
 
-def chunked_prefill(budget: int, decode_rows: int = 1) -> Rule:
+def chunked_prefill(budget: int, decode_rows: int = 1, prompts_per_step: int | None = None) -> Rule:
     """The rule of vLLM: a step of at most `budget` token rows; decoders first, then prompts, several to a step.
 
     vLLM serves running requests before waiting ones, each with as many tokens as it has left, or as the budget has. A
     prompt is cut only where the budget ends, and nobody behind it is admitted then; so a half-computed prompt always
     stands behind every decoder, and "decoders, then prompts in order" is the same rule.
     `decode_rows`: rows of a decoder, the pending token included. Above 1 it speculates, and drafts count in the budget.
+    `prompts_per_step`: how many prompts may share a step; None for as many as fit, which is what vLLM does.
     """
 
     def shares(decoders: Sequence[Resident], prompts: Sequence[Resident]) -> list[Share]:
         chosen, left = _decoder_shares(decoders, budget, decode_rows)
-        return chosen + _prompt_shares(prompts, left)
+        return chosen + _prompt_shares(prompts[:prompts_per_step], left)
 
     return shares
 
@@ -62,6 +63,8 @@ def prefill_first(chunk: int, decode_rows: int = 1) -> Rule:
 def _decoder_shares(decoders: Sequence[Resident], budget: int, decode_rows: int) -> tuple[list[Share], int]:
     """The decoders' shares and what is left of the budget; no decoder proposes past its output limit."""
     chosen: list[Share] = []
+    if decode_rows == 1 and len(decoders) <= budget:
+        return [(resident, 1) for resident in decoders], budget - len(decoders)
     for resident in decoders:
         rows = min(decode_rows, resident.output_left, budget)
         if rows == 0:
