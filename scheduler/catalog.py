@@ -5,13 +5,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+import numpy.typing as npt
+
+from scheduler import layout
 from scheduler.errors import InvalidCatalog, InvalidObservation
 from scheduler.plans import CostState
-from scheduler.shapes import GraphKind, GraphShape
+from scheduler.shapes import Allocation, GraphKind, GraphShape
 
 WINDOW_SAMPLES = 9
 DEFAULT_TTL_NS = 30_000_000_000
 MAX_DURATION_NS = 3_600_000_000_000
+
+KINDS = tuple(GraphKind)
+ALLOCATIONS = tuple(Allocation)
+_KIND_NUMBER = {kind: number for number, kind in enumerate(KINDS)}
+_ALLOCATION_NUMBER = {allocation: number for number, allocation in enumerate(ALLOCATIONS)}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,20 +40,12 @@ class CostEstimate:
 _UNKNOWN = CostEstimate(0, None, CostState.UNKNOWN)
 
 
-@dataclasses.dataclass(slots=True)
-class _Entry:
-    """`samples`: the last nine valid durations, oldest first; never empty once `observed_ns` is set."""
-
-    samples: list[int] = dataclasses.field(default_factory=list)
-    duration_ns: int = 0
-    observed_ns: int | None = None
-
-
 class Catalog:
-    """Every prepared shape, in the catalog's own order, with its measured duration.
+    """Every prepared shape, in the catalog's own order, with its measured duration. It serves one scheduler.
 
-    Durations always start unknown, whatever was measured elsewhere. Raises InvalidCatalog for an empty catalog
-    or a shape that is listed twice.
+    Durations always start unknown, whatever was measured elsewhere. `graphs` is the same as layout.GRAPH records, which
+    kernels read; `capacities` are the distinct prompt capacities, ascending. Raises InvalidCatalog for an empty
+    catalog or a shape that is listed twice.
     """
 
     def __init__(self, shapes: Iterable[GraphShape], ttl_ns: int = DEFAULT_TTL_NS) -> None:
@@ -55,9 +56,14 @@ class Catalog:
         if len(self._position) != len(self._shapes):
             twice = next(s for s in self._shapes if self._shapes.count(s) > 1)
             raise InvalidCatalog(f"the catalog lists {twice.label} twice")
-        self._entries = [_Entry() for _ in self._shapes]
         self._by_kind = {kind: tuple(s for s in self._shapes if s.kind is kind) for kind in GraphKind}
         self.ttl_ns = ttl_ns
+        self.capacities = tuple(sorted({s.prefill_capacity for s in self._shapes if s.prefill_capacity}))
+        self.graphs = _graph_records(self._shapes, self.capacities)
+        # The same numbers as in `graphs`, as Python integers: reading those is ten times as fast.
+        self._durations = [0] * len(self._shapes)
+        self._observed = [-1] * len(self._shapes)
+        self._samples: list[list[int]] = [[] for _ in self._shapes]
 
     @property
     def shapes(self) -> tuple[GraphShape, ...]:
@@ -76,12 +82,37 @@ class Catalog:
             raise InvalidCatalog(f"{shape.label} is not in the catalog") from None
 
     def estimate(self, shape: GraphShape, now_ns: int) -> CostEstimate:
-        """What is known about `shape` at `now_ns`; stale after `ttl_ns` without a valid sample."""
-        entry = self._entries[self.position(shape)]
-        if entry.observed_ns is None:
+        """What is known at `now_ns`; stale after `ttl_ns` without a valid sample."""
+        position = self.position(shape)
+        observed_ns = self._observed[position]
+        if observed_ns < 0:
             return _UNKNOWN
-        fresh = now_ns - entry.observed_ns <= self.ttl_ns
-        return CostEstimate(entry.duration_ns, entry.observed_ns, CostState.FRESH if fresh else CostState.STALE)
+        return CostEstimate(self._durations[position], observed_ns, self.state_at(position, now_ns))
+
+    def state_at(self, position: int, now_ns: int) -> CostState:
+        """What is known at `now_ns` about the graph at a position of the catalog's order."""
+        observed_ns = self._observed[position]
+        if observed_ns < 0:
+            return CostState.UNKNOWN
+        return CostState.FRESH if now_ns - observed_ns <= self.ttl_ns else CostState.STALE
+
+    def duration_ns(self, position: int) -> int:
+        """The estimate of the graph at a position; 0 while unknown."""
+        return self._durations[position]
+
+    def smallest_known_ns(self, kind: GraphKind) -> int:
+        """The smallest known duration of a kind, 0 while none is known."""
+        known = (self._durations[self._position[shape]] for shape in self._by_kind[kind])
+        return min((duration for duration in known if duration), default=0)
+
+    def known_capacities(self, kind: GraphKind) -> list[tuple[int, int]]:
+        """(prompt capacity, duration in ns) of the kind's measured graphs, in catalog order."""
+        pairs = ((s.prefill_capacity, self._durations[self._position[s]]) for s in self._by_kind[kind])
+        return [pair for pair in pairs if pair[1]]
+
+    def any_fresh(self, kind: GraphKind, now_ns: int) -> bool:
+        """Whether some graph of the kind has a fresh estimate."""
+        return any(self.state_at(self._position[s], now_ns) is CostState.FRESH for s in self._by_kind[kind])
 
     def observe(self, shape: GraphShape, duration_ns: int, now_ns: int) -> CostEstimate:
         """Adds one sample: the median of the last nine while fresh, a replacement once stale (S6).
@@ -91,17 +122,39 @@ class Catalog:
         """
         if isinstance(duration_ns, bool) or not isinstance(duration_ns, int) or not 0 <= duration_ns <= MAX_DURATION_NS:
             raise InvalidObservation(f"{shape.label}: a duration of {duration_ns!r} ns; allowed are 0 to one hour")
-        before = self.estimate(shape, now_ns)
-        if duration_ns == 0:
-            return before
-        entry = self._entries[self.position(shape)]
-        if before.state is CostState.FRESH:
-            entry.samples = [*entry.samples[-(WINDOW_SAMPLES - 1) :], duration_ns]
-        else:
-            entry.samples = [duration_ns]
-        entry.duration_ns = _median(entry.samples)
-        entry.observed_ns = now_ns
+        if duration_ns:
+            self.add_sample(self.position(shape), duration_ns, now_ns)
         return self.estimate(shape, now_ns)
+
+    def add_sample(self, position: int, duration_ns: int, now_ns: int) -> None:
+        """observe() of a checked positive duration for the graph at a position."""
+        samples = self._samples[position]
+        if self.state_at(position, now_ns) is not CostState.FRESH:
+            samples.clear()
+        samples.append(duration_ns)
+        del samples[:-WINDOW_SAMPLES]
+        self._set(position, _median(samples), now_ns)
+
+    def _set(self, position: int, duration_ns: int, observed_ns: int) -> None:
+        self._durations[position] = duration_ns
+        self._observed[position] = observed_ns
+        row = self.graphs[position]
+        row["duration_ns"] = duration_ns
+        row["observed_ns"] = observed_ns
+
+    def export(self) -> list[tuple[list[int], int, int]]:
+        """Per shape its samples, its last valid observation and its last attempted refresh, for a checkpoint."""
+        attempted = self.graphs["attempted_ns"].tolist()
+        return [(list(s), o, a) for s, o, a in zip(self._samples, self._observed, attempted, strict=True)]
+
+    def load(self, entries: Sequence[tuple[list[int], int, int]]) -> None:
+        """Takes over what export() gave. Raises InvalidCatalog when it is not of this many shapes."""
+        if len(entries) != len(self._shapes):
+            raise InvalidCatalog(f"estimates of {len(entries)} graphs for a catalog of {len(self._shapes)}")
+        for position, (samples, observed_ns, attempted_ns) in enumerate(entries):
+            self._samples[position] = list(samples)
+            self._set(position, _median(samples) if samples else 0, observed_ns)
+            self.graphs[position]["attempted_ns"] = attempted_ns
 
 
 def _median(samples: list[int]) -> int:
@@ -111,3 +164,27 @@ def _median(samples: list[int]) -> int:
     if len(ordered) % 2:
         return ordered[middle]
     return (ordered[middle - 1] + ordered[middle]) // 2
+
+
+def _graph_records(shapes: Sequence[GraphShape], capacities: Sequence[int]) -> npt.NDArray[np.void]:
+    """The shapes as layout.GRAPH records, none of them measured."""
+    graphs = layout.zeros(layout.GRAPH, len(shapes))
+    for row, shape in zip(graphs, shapes, strict=True):
+        generation = shape.target_rows > 0
+        row["kind"] = _KIND_NUMBER[shape.kind]
+        row["batch"] = shape.batch_capacity
+        row["depth"] = shape.draft_depth
+        row["width"] = shape.target_width
+        row["rows"] = shape.target_rows
+        row["prompt"] = shape.prefill_capacity
+        row["capacity_index"] = capacities.index(shape.prefill_capacity) if shape.prefill_capacity else -1
+        row["lane_width"] = shape.lane_width
+        row["ragged"] = int(shape.ragged)
+        row["allocation"] = _ALLOCATION_NUMBER[shape.allocation]
+        row["estimator"] = layout.FORECAST if shape.allocation is Allocation.DEVICE else layout.ACCEPTANCE
+        row["usable"] = 1
+        row["below"] = -1
+        row["physical"] = shape.physical_rows if generation or shape.prefill_capacity else shape.batch_capacity
+        row["observed_ns"] = -1
+        row["attempted_ns"] = -1
+    return graphs

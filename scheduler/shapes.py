@@ -98,6 +98,16 @@ class GraphShape:
         return ":".join(parts)
 
     @property
+    def lane_width(self) -> int:
+        """Rows that one lane can use: min(D+1, W) (S2)."""
+        return min(self.draft_depth + 1, self.target_width)
+
+    @property
+    def ragged(self) -> bool:
+        """Its rows do not suffice for every lane's full width, so they must be divided (S2)."""
+        return 0 < self.target_rows < self.batch_capacity * self.lane_width
+
+    @property
     def physical_rows(self) -> int:
         """Token rows that the program computes, padding included."""
         return self.target_rows + self.prefill_capacity
