@@ -169,7 +169,7 @@ CANDIDATE = np.dtype(
         ("needs_empty", _I),  # 1: only in an empty window (S10)
         ("lanes", _I),  # lanes of the submitted graph
         ("following_lanes", _I),
-        ("first", _I),  # entries of the cohort pool: lanes of the submitted graph in summing order, prompt lane excluded
+        ("first", _I),  # of the cohort pool: the submitted graph's lanes in summing order, without the prompt lane
         ("following_first", _I),  # likewise of the following graph
         ("served", _I),  # distinct requests of both graphs
         ("prompt_slot", _I),  # slot of the prompt lane of the submitted graph, -1 without; it is also the last lane
@@ -202,6 +202,7 @@ VIEW = np.dtype(
         ("token_price", _F),
         ("delivery_price", _F),
         ("age_price", _F),  # decode_age_price if active, else 0.0
+        ("terminal", _I),  # 1: a terminal row that may be chosen (stage TERMINAL, not in flight)
         ("terminal_age_ms", _F),
         ("prompt_price", _F),  # prompt_value + token_price
         ("output_price", _F),  # output_value + token_price
@@ -212,17 +213,10 @@ VIEW = np.dtype(
     align=True,
 )
 
-# One lane of the submitted graph, in slot order: what PlanLane shows and what commit and completion need.
-LANE = np.dtype(
+# What PlanLane shows of a lane beyond LANE, in the same order.
+LANE_DETAIL = np.dtype(
     [
-        ("slot", _I),
         ("role", _I),  # in the order of scheduler.plans.Role
-        ("source", _I),  # NO_SOURCE without drafts
-        ("rows", _I),  # query length
-        ("ceiling", _I),
-        ("prompt_tokens", _I),
-        ("epoch", _I),
-        ("expected_tokens", _F),
         ("token_price", _F),
         ("delivery_price", _F),
         ("age_ms", _F),

@@ -1,0 +1,113 @@
+"""The total order between two candidates, and lanes sorted by value (S4)."""
+
+from __future__ import annotations
+
+from scheduler.kernels.context import MARKS, TICKS_A, TICKS_B
+from scheduler.kernels.jit import inner
+from scheduler.kernels.table import following_members, members
+
+
+@inner
+def precedes(world, a, b):
+    """Whether candidate row `a` comes strictly before row `b` in the total order. Barred or not plays no part."""
+    x, y = world.candidates[a], world.candidates[b]
+    if x["known"] != y["known"]:
+        return x["known"] < y["known"]
+    if x["score"] != y["score"]:
+        return x["score"] > y["score"]
+    if x["horizon_ns"] != y["horizon_ns"]:
+        return x["horizon_ns"] < y["horizon_ns"]
+    if x["served"] != y["served"]:
+        return x["served"] > y["served"]
+    return _precedes_on_tie(world, a, b)
+
+
+@inner
+def _precedes_on_tie(world, a, b):
+    """The rest of the order: LRU ticks, padding, size, catalog positions, slots."""
+    x, y = world.candidates[a], world.candidates[b]
+    _sorted_served(world, a, TICKS_A, True)
+    _sorted_served(world, b, TICKS_B, True)
+    first, second = world.scratch[TICKS_A], world.scratch[TICKS_B]
+    for i in range(x["served"]):
+        if first[i] != second[i]:
+            return first[i] < second[i]
+    padding_x, padding_y = x["physical_rows"] - x["logical_rows"], y["physical_rows"] - y["logical_rows"]
+    if padding_x != padding_y:
+        return padding_x < padding_y
+    if x["physical_rows"] != y["physical_rows"]:
+        return x["physical_rows"] < y["physical_rows"]
+    if x["graph"] != y["graph"]:
+        return x["graph"] < y["graph"]
+    if x["following"] != y["following"]:
+        return x["following"] < y["following"]
+    _sorted_served(world, a, TICKS_A, False)
+    _sorted_served(world, b, TICKS_B, False)
+    for i in range(x["served"]):
+        if first[i] != second[i]:
+            return first[i] < second[i]
+    return False
+
+
+@inner
+def _sorted_served(world, c, into, ticks):
+    """Writes the LRU ticks, or the slots, of all requests that `c` serves, ascending, to scratch[into]."""
+    row, out, marks = world.candidates[c], world.scratch[into], world.scratch[MARKS]
+    for i in range(len(world.slots)):
+        marks[i] = 0
+    for i in range(row["first"], row["first"] + members(row)):
+        marks[world.pool[0, i]] = 1
+    for i in range(row["following_first"], row["following_first"] + following_members(row)):
+        marks[world.pool[0, i]] = 1
+    if row["prompt_slot"] >= 0:
+        marks[row["prompt_slot"]] = 1
+    if row["following_prompt_slot"] >= 0:
+        marks[row["following_prompt_slot"]] = 1
+    n = 0
+    for i in range(len(world.slots)):
+        if marks[i] == 1:
+            out[n] = world.slots[i]["last_served_tick"] if ticks else i
+            n += 1
+    if ticks:
+        _sort(out, n)
+
+
+@inner
+def _sort(values, n):
+    """Sorts the first n values, ascending (Shell's method: short, and quick enough for what is rarely needed)."""
+    gap = n // 2
+    while gap > 0:
+        for i in range(gap, n):
+            value, j = values[i], i
+            while j >= gap and values[j - gap] > value:
+                values[j] = values[j - gap]
+                j -= gap
+            values[j] = value
+        gap //= 2
+
+
+@inner
+def sort_lanes(world, order, n, value, rows, gap):
+    """Sorts order[:n] (slots) by (-value, LRU, -rows, slot). value and rows are indexed by slot.
+
+    `gap`: 1 where the order is nearly right already, as after a shape of the same width; n // 2 for any.
+    """
+    while gap > 0:
+        for i in range(gap, n):
+            slot, j = order[i], i
+            while j >= gap and _lane_precedes(world, slot, order[j - gap], value, rows):
+                order[j] = order[j - gap]
+                j -= gap
+            order[j] = slot
+        gap //= 2
+
+
+@inner
+def _lane_precedes(world, a, b, value, rows):
+    if value[a] != value[b]:
+        return value[a] > value[b]
+    if world.slots[a]["last_served_tick"] != world.slots[b]["last_served_tick"]:
+        return world.slots[a]["last_served_tick"] < world.slots[b]["last_served_tick"]
+    if rows[a] != rows[b]:
+        return rows[a] > rows[b]
+    return a < b

@@ -1,0 +1,169 @@
+"""The candidate table: how a candidate is started, filled and priced (S4).
+
+A candidate is built in the table's next row: start_candidate(), then its lanes and summed values, then
+finish_candidate(), which alone counts it and keeps it. What is started and not finished is overwritten by the next.
+When the table or the cohort pool is full, decision["overflow"] is set and the row is garbage: the caller of the
+entry enlarges both and decides again.
+"""
+
+from __future__ import annotations
+
+from scheduler import layout
+from scheduler.kernels.context import rows_of
+from scheduler.kernels.jit import inner
+
+_MODULUS = 2147483647
+
+
+@inner
+def start_candidate(world, graph, following):
+    """The next row, as a candidate of `graph` (and `following`, -1 without) without lanes.
+
+    Sets known, horizon_ns and horizon_ms (T, or T + F; 0 and 0.0 when one is unknown), no prompt lanes, sums 0.0 and
+    `first` = the pool's next entry.
+    """
+    decision, graphs = world.decision, world.graphs
+    c = decision[0]["found"]
+    if c >= len(world.candidates):
+        decision[0]["overflow"] = 1
+        c = len(world.candidates) - 1
+    row = world.candidates[c]
+    horizon_ns = graphs[graph]["duration_ns"]
+    known = 1 if horizon_ns > 0 else 0
+    if following >= 0:
+        if graphs[following]["duration_ns"] == 0:
+            known = 0
+        horizon_ns += graphs[following]["duration_ns"]
+    row["graph"] = graph
+    row["following"] = following
+    row["known"] = known
+    row["barred"] = layout.NOT_BARRED
+    row["needs_empty"] = 0
+    row["lanes"] = 0
+    row["following_lanes"] = 0
+    row["first"] = decision[0]["pooled"]
+    row["following_first"] = decision[0]["pooled"]
+    row["served"] = 0
+    row["prompt_slot"] = -1
+    row["prompt_tokens"] = 0
+    row["following_prompt_slot"] = -1
+    row["following_prompt_tokens"] = 0
+    row["horizon_ns"] = horizon_ns if known == 1 else 0
+    row["horizon_ms"] = horizon_ns / 1e6 if known == 1 else 0.0
+    row["token_value"] = 0.0
+    row["delivery_value"] = 0.0
+    row["age_relief"] = 0.0
+    row["terminal_relief"] = 0.0
+    row["wait_cost"] = 0.0
+    row["logical_rows"] = 0
+    row["physical_rows"] = graphs[graph]["physical"]
+    row["hash"] = 0
+    return c
+
+
+@inner
+def push(world, slot, rows):
+    """Appends one lane (its slot and allocated rows) to the cohort pool; the caller counts it in lanes."""
+    i = world.decision[0]["pooled"]
+    if i >= world.pool.shape[1]:
+        world.decision[0]["overflow"] = 1
+        return
+    world.pool[0, i] = slot
+    world.pool[1, i] = rows
+    world.decision[0]["pooled"] = i + 1
+
+
+@inner
+def members(row):
+    """Pool entries of the submitted graph: its lanes without the prompt lane."""
+    return row["lanes"] - (1 if row["prompt_slot"] >= 0 else 0)
+
+
+@inner
+def following_members(row):
+    """Pool entries of the following graph."""
+    return row["following_lanes"] - (1 if row["following_prompt_slot"] >= 0 else 0)
+
+
+@inner
+def price(world, c):
+    """Score and wait_cost of row `c` from its four sums, known and horizon_ms (S4)."""
+    row = world.candidates[c]
+    work = row["token_value"] + row["delivery_value"] + row["age_relief"] + row["terminal_relief"]
+    if row["known"] == 1:
+        row["wait_cost"] = row["horizon_ms"] / 2.0 * world.decision[0]["wait_price"]
+        row["score"] = work / row["horizon_ms"] - row["wait_cost"]
+    else:
+        row["wait_cost"] = 0.0
+        row["score"] = work
+
+
+@inner
+def finish_candidate(world, c):
+    """Keeps row `c`: its logical rows, hash and what bars it or makes it wait. Call price() before.
+
+    Needs graph, following, lanes, following_lanes, served, prompt lanes and the pool's entries. Does not count
+    `priced`: the caller does, for it may have compared several cohorts.
+    """
+    row = world.candidates[c]
+    decision = world.decision[0]
+    if decision["overflow"] == 1:
+        return
+    logical, hashed, waits = row["prompt_tokens"], row["prompt_slot"] + 7919 * row["prompt_tokens"], 0
+    for i in range(row["first"], row["first"] + members(row)):
+        slot, rows = world.pool[0, i], world.pool[1, i]
+        logical += rows
+        x = slot * 128 + rows + 1
+        hashed += x * x % _MODULUS
+        waits |= world.views[slot]["waits"]
+    row["logical_rows"] = logical
+    row["hash"] = hashed
+    graph = world.graphs[row["graph"]]
+    queueable = graph["kind"] == layout.KIND_DECODE or graph["kind"] == layout.KIND_SPECULATIVE
+    row["needs_empty"] = 0 if queueable and waits == 0 and _is_fresh(world, graph) else 1
+    if row["barred"] == layout.NOT_BARRED and decision["free_pages"] < layout.UNBOUNDED:
+        if _new_pages(world, row) > decision["free_pages"]:
+            row["barred"] = layout.PAGES
+    decision["found"] = c + 1
+
+
+@inner
+def _is_fresh(world, graph):
+    """Measured, and not stale at now."""
+    if graph["duration_ns"] == 0:
+        return False
+    return world.decision[0]["now_ns"] - graph["observed_ns"] <= world.policy[0]["ttl_ns"]
+
+
+@inner
+def _pages_of(world, slot, tokens):
+    """Pages that `tokens` in all need beyond those held."""
+    size = world.decision[0]["page_tokens"]
+    return max(0, (tokens + size - 1) // size - world.slots[slot]["pages_held"])
+
+
+@inner
+def ceiling_of(world, graph, slot, rows):
+    """The most output tokens of a decode lane: under device allocation all it may use, else its rows."""
+    if world.graphs[graph]["ragged"] == 1 and world.graphs[graph]["allocation"] == layout.ALLOCATE_DEVICE:
+        return rows_of(world, slot, graph)
+    return rows
+
+
+@inner
+def _new_pages(world, row):
+    """Pages that the submitted graph's lanes need beyond those held (S4); state kinds need none."""
+    graph = row["graph"]
+    if world.graphs[graph]["kind"] < layout.KIND_PREFILL:
+        return 0
+    pages = 0
+    for i in range(row["first"], row["first"] + members(row)):
+        slot = world.pool[0, i]
+        state = world.slots[slot]
+        position = state["consumed"] + state["emitted"] + state["pending"]
+        ceiling = ceiling_of(world, graph, slot, world.pool[1, i])
+        pages += _pages_of(world, slot, position + ceiling + world.graphs[graph]["depth"])
+    if row["prompt_slot"] >= 0:
+        slot = row["prompt_slot"]
+        pages += _pages_of(world, slot, world.slots[slot]["consumed"] + row["prompt_tokens"] + 1)
+    return pages
