@@ -7,7 +7,7 @@ its published settings (at most 128 sequences and 2,048 token rows a step), inte
 that follow the mean context, and 0.25 ms of host time a step; then with one of these changed at a time. Deterministic.
 
 Cells are median / 90th percentile of the relative error, and in parentheses the median of the signed one (above 0: the
-simulation is too slow). What cannot be compared: the Qwen3-32B run used two GPUs and the catalog is of one, so its errors
+simulation is too slow). What cannot be compared: the Qwen3-32B run used two GPUs and the catalog is of one; its errors
 say how far apart those are, not how good the simulator is; there is no catalog of the RTX 4090.
 """
 
