@@ -1,0 +1,248 @@
+"""Adaptive ragged rounds (S2, S4): three orderings of the lanes, every prefix of each with its causal row allocation.
+
+All shapes of a decision share one ranking of the drafts per estimator. When a cohort grows by one lane, one row less is
+free for drafts and one more lane competes for them: the drafts that still get a row are a shorter stretch of the ranking
+than before. So all prefixes of an ordering cost one walk along the ranking, from its end towards its start.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+import numpy as np
+
+from scheduler import layout
+from scheduler.kernels.jit import inner
+from scheduler.kernels.table import push
+
+# One decision's lanes and scratch. n lanes are numbered densely, in slot order; D is the deepest draft of the catalog.
+# slots, limits, ticks [n]: of lane i; token [2, n, D + 1]: its token value by estimator and rows; fixed_value [2, n]:
+# delivery price and relief at the shape's horizon; ranked [2]: entries in each estimator's ranking, -1 before it is
+# made; rank_lane, rank_depth [2, n * D]: the drafts by survival descending, depth and slot ascending; place [2, n, D]:
+# where in the ranking the draft of depth d (index d - 1) stands; rows [n]: rows a lane may use in the shape; order
+# [3, n]: lanes by total, pending and relative value; key [3, n]; drafts, at [n]: drafts with a row, position in the
+# cohort; sums, terms [n + 1]: of token values.
+Ragged = namedtuple(  # noqa: PYI024 - numba compiles collections.namedtuple
+    "Ragged",
+    "slots limits ticks token fixed_value ranked rank_lane rank_depth place rows order key drafts at sums terms",
+)
+
+_TOTAL, _PENDING, _RELATIVE = range(3)
+_DELIVERY, _RELIEF = range(2)
+
+
+@inner
+def new_ragged(world):
+    """The selectable decoding lanes of this decision; call once after set_context, when a ragged shape is usable."""
+    lanes = 0
+    for slot in range(len(world.slots)):
+        lanes += world.views[slot]["selectable"]
+    depth = world.survival.shape[2]
+    ragged = Ragged(
+        np.empty(lanes, np.int64),
+        np.empty(lanes, np.int64),
+        np.empty(lanes, np.int64),
+        np.empty((2, lanes, depth + 1)),
+        np.empty((2, lanes)),
+        np.full(2, -1, np.int64),
+        np.empty((2, lanes * depth), np.int64),
+        np.empty((2, lanes * depth), np.int64),
+        np.empty((2, lanes, depth), np.int64),
+        np.empty(lanes, np.int64),
+        np.empty((3, lanes), np.int64),
+        np.empty((3, lanes)),
+        np.empty(lanes, np.int64),
+        np.empty(lanes, np.int64),
+        np.empty(lanes + 1),
+        np.empty(lanes + 1),
+    )
+    i = 0
+    for slot in range(len(world.slots)):
+        if world.views[slot]["selectable"] == 1:
+            ragged.slots[i] = slot
+            ragged.limits[i] = world.views[slot]["limit"]
+            ragged.ticks[i] = world.slots[slot]["last_served_tick"]
+            for ordering in range(3):
+                ragged.order[ordering, i] = i
+            i += 1
+    return ragged
+
+
+@inner
+def adaptive_ragged(world, ragged, graph):
+    """The best cohort of one adaptive ragged shape: its lane count; 0 without lanes.
+
+    Pushes slots and allocated rows in summing order (the ordering's own) to the cohort pool. The caller prices the
+    cohort and counts 3 * min(B, P, lanes) priced cohorts.
+    """
+    lanes = len(ragged.slots)
+    rows = world.graphs[graph]["rows"]
+    most = min(world.graphs[graph]["batch"], rows, lanes)
+    if most == 0:
+        return 0
+    estimator = world.graphs[graph]["estimator"]
+    if ragged.ranked[estimator] < 0:
+        rank_drafts(world, ragged, estimator)
+    horizon_ms = world.graphs[graph]["duration_ns"] / 1e6
+    _value_lanes(world, ragged, estimator, world.graphs[graph]["lane_width"], horizon_ms)
+    for ordering in range(3):
+        _sort_lanes(ragged, ordering)
+    wait_cost = horizon_ms / 2.0 * world.decision[0]["wait_price"]
+    best_score = -np.inf
+    best_lanes = 0
+    best_ordering = 0
+    best_end = 0
+    for ordering in range(3):
+        score, count, end = _best_prefix(ragged, estimator, ordering, rows, most, horizon_ms, wait_cost)
+        if best_lanes == 0 or score > best_score or (score == best_score and count > best_lanes):
+            best_score, best_lanes, best_ordering, best_end = score, count, ordering, end
+    for k in range(best_lanes):
+        lane = ragged.order[best_ordering, k]
+        push(world, ragged.slots[lane], 1 + _drafts_before(ragged, estimator, lane, best_end))
+    return best_lanes
+
+
+@inner
+def rank_drafts(world, ragged, estimator):
+    """Fills token values and the ranking for one estimator: a merge sort of the lanes' drafts, each lane a run."""
+    lanes = len(ragged.slots)
+    deepest = world.survival.shape[2]
+    size = 0
+    starts = np.empty(lanes + 1, np.int64)
+    for i in range(lanes):
+        slot = ragged.slots[i]
+        price = world.views[slot]["output_price"]
+        usable = min(deepest, ragged.limits[i] - 1)
+        for rows in range(1, usable + 2):
+            ragged.token[estimator, i, rows] = price * world.yields[slot, estimator, layout.YIELD_SCORE, rows]
+        starts[i] = size
+        for depth in range(1, usable + 1):
+            ragged.rank_lane[estimator, size] = i
+            ragged.rank_depth[estimator, size] = depth
+            size += 1
+    starts[lanes] = size
+    ragged.ranked[estimator] = size
+    survival = np.empty(size)
+    for k in range(size):
+        slot = ragged.slots[ragged.rank_lane[estimator, k]]
+        survival[k] = world.survival[slot, estimator, ragged.rank_depth[estimator, k] - 1]
+    _merge_runs(ragged.rank_lane[estimator], ragged.rank_depth[estimator], survival, starts)
+    for k in range(size):
+        ragged.place[estimator, ragged.rank_lane[estimator, k], ragged.rank_depth[estimator, k] - 1] = k
+
+
+@inner
+def _merge_runs(lane, depth, survival, starts):
+    """Bottom-up merge of the sorted runs [starts[i], starts[i + 1]) of the three parallel arrays."""
+    runs = len(starts) - 1
+    size = starts[runs]
+    lane_b = np.empty(size, np.int64)
+    depth_b = np.empty(size, np.int64)
+    survival_b = np.empty(size)
+    step = 1
+    while step < runs:
+        for run in range(0, runs, 2 * step):
+            a, middle = starts[run], starts[min(run + step, runs)]
+            b, end = middle, starts[min(run + 2 * step, runs)]
+            for k in range(a, end):
+                left = b == end
+                if not left and a < middle:
+                    # Of equal drafts the left run's has the smaller slot.
+                    left = survival[a] > survival[b] or (survival[a] == survival[b] and depth[a] <= depth[b])
+                source = a if left else b
+                lane_b[k], depth_b[k], survival_b[k] = lane[source], depth[source], survival[source]
+                if left:
+                    a += 1
+                else:
+                    b += 1
+        lane[:size], depth[:size], survival[:size] = lane_b, depth_b, survival_b
+        step *= 2
+
+
+@inner
+def _value_lanes(world, ragged, estimator, width, horizon_ms):
+    """Each lane's rows in the shape and the three values that it is ordered by."""
+    for i in range(len(ragged.slots)):
+        view = world.views[ragged.slots[i]]
+        delivery = view["delivery_price"]
+        relief = view["age_weight"] * (view["age_ms"] + horizon_ms)
+        rows = min(width, ragged.limits[i])
+        total = ragged.token[estimator, i, rows] + delivery + relief
+        ragged.rows[i] = rows
+        ragged.fixed_value[_DELIVERY, i] = delivery
+        ragged.fixed_value[_RELIEF, i] = relief
+        ragged.key[_TOTAL, i] = total
+        ragged.key[_PENDING, i] = ragged.token[estimator, i, 1] + delivery + relief
+        ragged.key[_RELATIVE, i] = total / rows
+
+
+@inner
+def _sort_lanes(ragged, ordering):
+    """Insertion sort by value descending, tick and slot ascending, from the previous shape's order, which is close."""
+    order = ragged.order[ordering]
+    key = ragged.key[ordering]
+    ticks = ragged.ticks
+    for k in range(1, len(order)):
+        lane = order[k]
+        value = key[lane]
+        j = k
+        while j > 0:
+            other = order[j - 1]
+            if key[other] > value:
+                break
+            if key[other] == value and (ticks[other], other) < (ticks[lane], lane):
+                break
+            order[j] = other
+            j -= 1
+        order[j] = lane
+
+
+@inner
+def _drafts_before(ragged, estimator, lane, end):
+    """Drafts of a lane that stand before `end` in the ranking, within its rows."""
+    drafts = 0
+    while drafts < ragged.rows[lane] - 1 and ragged.place[estimator, lane, drafts] < end:
+        drafts += 1
+    return drafts
+
+
+@inner
+def _best_prefix(ragged, estimator, ordering, target_rows, most, horizon_ms, wait_cost):
+    """(score, lanes, end): of the best prefix of an ordering, drafts before ranking position `end` having a row.
+
+    Equal scores go to more lanes. Token values are summed from the first lane that changed; those before it are the
+    same additions as in the prefix before.
+    """
+    order, drafts, sums, terms = ragged.order[ordering], ragged.drafts, ragged.sums, ragged.terms
+    drafts[:] = 0
+    best_score, best_lanes, best_end = -np.inf, 0, 0
+    end = ragged.ranked[estimator]
+    taken = 0
+    delivery = 0.0
+    relief = 0.0
+    sums[0] = 0.0
+    for lanes in range(1, most + 1):
+        lane = order[lanes - 1]
+        drafts[lane] = _drafts_before(ragged, estimator, lane, end)
+        ragged.at[lane] = lanes - 1
+        terms[lanes - 1] = ragged.token[estimator, lane, 1 + drafts[lane]]
+        taken += drafts[lane]
+        changed = lanes - 1
+        while taken > target_rows - lanes:
+            end -= 1
+            loser = ragged.rank_lane[estimator, end]
+            if drafts[loser] == ragged.rank_depth[estimator, end]:  # lanes outside the cohort have no drafts
+                drafts[loser] -= 1
+                taken -= 1
+                terms[ragged.at[loser]] = ragged.token[estimator, loser, 1 + drafts[loser]]
+                changed = min(changed, ragged.at[loser])
+        for k in range(changed, lanes):
+            sums[k + 1] = sums[k] + terms[k]
+        delivery += ragged.fixed_value[_DELIVERY, lane]
+        relief += ragged.fixed_value[_RELIEF, lane]
+        score = sums[lanes] + delivery + relief
+        if horizon_ms > 0.0:
+            score = score / horizon_ms - wait_cost
+        if score >= best_score:
+            best_score, best_lanes, best_end = score, lanes, end
+    return best_score, best_lanes, best_end
