@@ -1,8 +1,8 @@
 """Adaptive ragged rounds (S2, S4): three orderings of the lanes, every prefix of each with its causal row allocation.
 
-All shapes of a decision share one ranking of the drafts per estimator. When a cohort grows by one lane, one row less is
-free for drafts and one more lane competes for them: the drafts that still get a row are a shorter stretch of the ranking
-than before. So all prefixes of an ordering cost one walk along the ranking, from its end towards its start.
+All shapes of a decision share one ranking of the drafts per estimator. When a cohort grows by one lane, one row less
+is free for drafts and one more lane competes for them: the drafts that still get a row are a shorter stretch of the
+ranking than before. So all prefixes of an ordering cost one walk along the ranking, from its end towards its start.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from scheduler.kernels.jit import inner
 from scheduler.kernels.table import push
 
 # One decision's lanes and scratch. n lanes are numbered densely, in slot order; D is the deepest draft of the catalog.
-# slots, limits, ticks [n]: of lane i; token [2, n, D + 1]: its token value by estimator and rows; fixed_value [2, n]:
+# slots, limits, ticks [n]: of lane i; token [2, n, D + 2]: its token value by estimator and rows; fixed_value [2, n]:
 # delivery price and relief at the shape's horizon; ranked [2]: entries in each estimator's ranking, -1 before it is
 # made; rank_lane, rank_depth [2, n * D]: the drafts by survival descending, depth and slot ascending; place [2, n, D]:
 # where in the ranking the draft of depth d (index d - 1) stands; rows [n]: rows a lane may use in the shape; order
 # [3, n]: lanes by total, pending and relative value; key [3, n]; drafts, at [n]: drafts with a row, position in the
 # cohort; sums, terms [n + 1]: of token values.
-Ragged = namedtuple(  # noqa: PYI024 - numba compiles collections.namedtuple
+Ragged = namedtuple(
     "Ragged",
     "slots limits ticks token fixed_value ranked rank_lane rank_depth place rows order key drafts at sums terms",
 )
@@ -42,7 +42,7 @@ def new_ragged(world):
         np.empty(lanes, np.int64),
         np.empty(lanes, np.int64),
         np.empty(lanes, np.int64),
-        np.empty((2, lanes, depth + 1)),
+        np.empty((2, lanes, depth + 2)),
         np.empty((2, lanes)),
         np.full(2, -1, np.int64),
         np.empty((2, lanes * depth), np.int64),
