@@ -115,6 +115,7 @@ POLICY = np.dtype(
         ("ttl_ns", _I),
         ("deterministic", _I),  # 1: solo chunking
         ("fixed_width", _I),  # 0: adaptive verification
+        ("newcomer", _I),  # index in scheduler.policy.NEWCOMER_MEMORIES
     ],
     align=True,
 )
@@ -271,18 +272,21 @@ FRAME = np.dtype(
 PARTICIPANT = np.dtype(
     [
         ("generation", _I),  # of the slot at commit; 0: no participant
-        ("unpublished", _I),  # completed frame: 1: it emitted output that is not visible yet
+        ("unpublished", _I),  # completed frame: 1: it emitted output that is not visible yet; 2: visible now
         ("open", _I),  # completed frame: 1: the first publication has not been credited yet
         ("token_rate", _F),  # frozen normalizers, units per ms; NaN missing
         ("delivery_rate", _F),
         ("delivery_before", _F),  # completed frame: delivery memory before the interval
+        ("served", _F),  # prompt and output tokens of its lane: expected while in flight, then what it did
+        ("delivers", _I),  # 1: its lane expects output
     ],
     align=True,
 )
 
-# What a completed lane did: columns of an int64 array [lanes, 5] in lane order.
-DID_CONSUME, DID_EMIT, DID_ACCEPT, DID_OFFER, DID_TEACH = range(5)
-"""DID_TEACH: 1 for a lane whose observations count (no error, and its request had neither ended nor been cancelled)."""
+# What a completed lane did: columns of an int64 array [lanes, 6] in lane order.
+DID_CONSUME, DID_EMIT, DID_ACCEPT, DID_OFFER, DID_TEACH, DID_REACH = range(6)
+"""DID_TEACH: 1 for a lane whose observations count (no error, and its request had neither ended nor been cancelled);
+where it is 0 nothing was consumed or emitted. DID_REACH: written by the kernel, 1 at the request's output limit."""
 
 
 def zeros(dtype: np.dtype[np.void], count: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:

@@ -16,6 +16,7 @@ from scheduler import layout
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
+void = numba.void
 int64 = numba.int64
 float64 = numba.float64
 ints = numba.int64[::1]
@@ -33,12 +34,20 @@ def records(dtype: np.dtype[np.void]) -> Any:
     return numba.from_dtype(dtype)[::1]
 
 
+def records_2d(dtype: np.dtype[np.void]) -> Any:
+    """The type of a contiguous two-dimensional array of records."""
+    return numba.from_dtype(dtype)[:, ::1]
+
+
 slots_type = records(layout.SLOT)
 graphs_type = records(layout.GRAPH)
 policy_type = records(layout.POLICY)
 decision_type = records(layout.DECISION)
 candidates_type = records(layout.CANDIDATE)
 views_type = records(layout.VIEW)
+frames_type = records(layout.FRAME)
+lanes_type = records_2d(layout.LANE)
+participants_type = records_2d(layout.PARTICIPANT)
 
 
 def inner(function: _F) -> _F:

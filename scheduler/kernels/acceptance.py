@@ -1,0 +1,142 @@
+"""Acceptance estimates (S3): observations, ageing, and the survival and yields that decisions read.
+
+Arrays, with S slots and D the largest draft depth of the catalog:
+estimates[S, source, estimator, D, (mean, weight)], prior[source, D], survival[S, estimator, D] (running minimum of
+the active source's means), yields[S, estimator, (raw, score, optimistic), D + 2] (index r: expected output tokens of
+r rows; index 0 is unused), decay[n] = 2^(-n/128).
+"""
+
+from __future__ import annotations
+
+import math
+
+from scheduler.kernels.jit import inner
+from scheduler.layout import (
+    ACCEPTANCE,
+    DID_ACCEPT,
+    DID_EMIT,
+    DID_OFFER,
+    FORECAST,
+    LEARNED,
+    MEAN,
+    WEIGHT,
+    YIELD_OPTIMISTIC,
+    YIELD_RAW,
+    YIELD_SCORE,
+)
+
+START_WEIGHT = 2.0
+MOST_WEIGHT = 128.0
+LEAST_WEIGHT = 2.0**-20
+PRIOR_SHARE = 64.0
+LN20 = math.log(20.0)
+
+
+@inner
+def start_estimates(slot, estimates, prior):
+    """Both estimators of both sources begin at the source's prior with weight 2."""
+    for source in range(2):
+        for estimator in range(2):
+            for d in range(prior.shape[1]):
+                estimates[slot, source, estimator, d, MEAN] = prior[source, d]
+                estimates[slot, source, estimator, d, WEIGHT] = START_WEIGHT
+
+
+@inner
+def age_estimates(slot, emitted, estimates, decay):
+    """Multiplies every weight of the request by 2^(-emitted/128), keeping at least 2^-20."""
+    factor = decay[emitted]
+    for source in range(2):
+        for estimator in range(2):
+            for d in range(estimates.shape[3]):
+                weight = estimates[slot, source, estimator, d, WEIGHT] * factor
+                estimates[slot, source, estimator, d, WEIGHT] = max(weight, LEAST_WEIGHT)
+
+
+@inner
+def add_observation(slot, source, estimator, d, value, estimates):
+    """weight = min(128, weight + 1); mean += (value - mean) / weight."""
+    weight = min(MOST_WEIGHT, estimates[slot, source, estimator, d, WEIGHT] + 1.0)
+    mean = estimates[slot, source, estimator, d, MEAN]
+    estimates[slot, source, estimator, d, WEIGHT] = weight
+    estimates[slot, source, estimator, d, MEAN] = mean + (value - mean) / weight
+
+
+@inner
+def observe_verified(lane, did, survival_rows, estimates):
+    """ACCEPTANCE: accepted depths 1, rejected ones 0, nothing where termination censored; survival rows replace."""
+    slot, source = lane["slot"], lane["source"]
+    accepted = did[DID_ACCEPT]
+    rejected = did[DID_EMIT] == accepted + 1
+    for d in range(did[DID_OFFER]):
+        value = math.nan
+        if d < accepted:
+            value = 1.0
+        elif rejected:
+            value = 0.0
+        if survival_rows.shape[0] > 0 and not math.isnan(survival_rows[slot, d]):
+            value = survival_rows[slot, d]
+        if not math.isnan(value):
+            add_observation(slot, source, ACCEPTANCE, d, value, estimates)
+
+
+@inner
+def observe_forecast(lane, depth, confidence, estimates, prior):
+    """FORECAST and the prior from the joint confidence[slot, d - 1] of depths 1..min(D, ceiling - 1)."""
+    slot = lane["slot"]
+    for d in range(min(depth, lane["ceiling"] - 1)):
+        value = float(confidence[slot, d])
+        add_observation(slot, LEARNED, FORECAST, d, value, estimates)
+        prior[LEARNED, d] += (value - prior[LEARNED, d]) / PRIOR_SHARE
+
+
+@inner
+def observe_lane(lane, did, depth, survival_rows, confidence, estimates, prior, decay):
+    """One completed lane that emitted output, in the order of S3: ageing, ACCEPTANCE, FORECAST, the prior."""
+    age_estimates(lane["slot"], did[DID_EMIT], estimates, decay)
+    if lane["source"] >= 0 and depth > 0:
+        observe_verified(lane, did, survival_rows, estimates)
+    if lane["source"] == LEARNED and confidence.shape[0] > 0:
+        observe_forecast(lane, depth, confidence, estimates, prior)
+
+
+@inner
+def power(value, previous, previous_power, alpha):
+    """value^alpha; pow only when alpha is not 1 and the value is another than at the depth before."""
+    if alpha == 1.0 or value == 1.0:
+        return value
+    if value == previous:
+        return previous_power
+    return value**alpha
+
+
+@inner
+def rebuild_estimator(means, survival, yields, alpha):
+    """survival[D] and yields[3, D + 2] of one estimator's means[D, (mean, weight)]."""
+    run = bold = run_power = bold_power = 1.0
+    raw_sum = score_sum = bold_sum = 0.0
+    for kind in range(3):
+        yields[kind, 1] = 1.0
+    for d in range(means.shape[0]):
+        mean = means[d, MEAN]
+        lowest = min(run, mean)
+        run_power = power(lowest, run, run_power, alpha)
+        run = lowest
+        highest = min(bold, 1.0, mean + math.sqrt(LN20 / (2.0 * means[d, WEIGHT])))
+        bold_power = power(highest, bold, bold_power, alpha)
+        bold = highest
+        survival[d] = run
+        raw_sum += run
+        score_sum += run_power
+        bold_sum += bold_power
+        yields[YIELD_RAW, d + 2] = 1.0 + raw_sum
+        yields[YIELD_SCORE, d + 2] = 1.0 + score_sum
+        yields[YIELD_OPTIMISTIC, d + 2] = 1.0 + bold_sum
+
+
+@inner
+def rebuild_slot(slot, source, estimates, survival, yields, alpha):
+    """The derived tables of a slot for its active source; without a source the learned one's."""
+    for estimator in range(2):
+        means = estimates[slot, max(source, LEARNED), estimator]
+        rebuild_estimator(means, survival[slot, estimator], yields[slot, estimator], alpha)

@@ -1,0 +1,215 @@
+"""Entries around a frame: admission, commit, completion, settlement, publication.
+
+Common arguments: slots[S], graphs[G], policy[1], frames[3], and by frame lanes[3, S] and participants[3, S], the latter
+indexed by slot; `first` and `second` are the frames in flight, oldest first, `completed` the last completed one, -1
+where there is none. The acceptance arrays are described in scheduler.kernels.acceptance. work[S, C] are the prompt
+tokens that each slot could consume on each distinct prompt capacity now.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from scheduler.kernels.acceptance import observe_lane, rebuild_slot, start_estimates
+from scheduler.kernels.accounting import (
+    NS_PER_MS,
+    charge_interval,
+    fastest_graphs,
+    freeze_rates,
+    publish_lane,
+    runnable,
+    start_memory,
+)
+from scheduler.kernels.jit import (
+    entry,
+    float32s_2d,
+    float64,
+    floats,
+    floats_2d,
+    floats_3d,
+    floats_4d,
+    floats_5d,
+    frames_type,
+    graphs_type,
+    inner,
+    int64,
+    ints,
+    ints_2d,
+    lanes_type,
+    participants_type,
+    policy_type,
+    slots_type,
+    void,
+)
+from scheduler.kernels.projection import project, view_as_is
+from scheduler.layout import DID_CONSUME, DID_EMIT, DID_REACH, DID_TEACH, FREE
+
+
+@inner
+def fastest_tables(graphs, yields, work):
+    """The tables of fastest_graphs for this catalog, filled."""
+    rounds = np.zeros((2, yields.shape[3]))
+    prompts = np.zeros((2, work.shape[1]))
+    fastest_graphs(graphs, rounds, prompts)
+    return rounds, prompts
+
+
+@entry(
+    void(int64, slots_type, graphs_type, policy_type, floats_5d, floats_2d, floats_3d, floats_4d, ints_2d),
+)
+def admit_slot(slot, slots, graphs, policy, estimates, prior, survival, yields, work):
+    """A new request in `slot`: acceptance from the prior, its first token memory, its view.
+
+    The caller has filled the slot (memories NaN, last_visible_ns -1) and work[slot] before.
+    """
+    start_estimates(slot, estimates, prior)
+    rebuild_slot(slot, slots[slot]["source"], estimates, survival, yields, policy[0]["alpha"])
+    rounds, prompts = fastest_tables(graphs, yields, work)
+    start_memory(slot, slots, policy[0]["newcomer"], yields, prior, work, rounds, prompts)
+    view_as_is(slots[slot])
+
+
+@entry(void(int64, int64, slots_type, policy_type, floats_5d, floats_3d, floats_4d))
+def rebuild_acceptance(first_slot, end_slot, slots, policy, estimates, survival, yields):
+    """Derived tables of the occupied slots in [first_slot, end_slot): alpha or a slot's source has changed."""
+    for s in range(first_slot, end_slot):
+        if slots[s]["stage"] != FREE:
+            rebuild_slot(s, slots[s]["source"], estimates, survival, yields, policy[0]["alpha"])
+
+
+@entry(
+    void(
+        *(int64, int64, int64, int64),
+        *(slots_type, graphs_type, policy_type, frames_type, lanes_type, participants_type),
+        *(floats_4d, ints_2d),
+    )
+)
+def commit_frame(frame, earlier, completed, tick, slots, graphs, policy, frames, lanes, participants, yields, work):
+    """Submits frames[frame], whose record and lanes the caller has filled, behind `earlier` (-1: none in flight).
+
+    Freezes the participants before anything else changes. Each lane's slot: in_flight + 1, pending + ceiling,
+    last_served_tick = tick. Then projects.
+    """
+    rounds, prompts = fastest_tables(graphs, yields, work)
+    freeze_rates(slots, participants[frame], yields, work, rounds, prompts)
+    for i in range(frames[frame]["lanes"]):
+        s = lanes[frame, i]["slot"]
+        slots[s]["in_flight"] += 1
+        slots[s]["pending"] += lanes[frame, i]["ceiling"]
+        slots[s]["last_served_tick"] = tick
+        expected = lanes[frame, i]["expected_tokens"]
+        participants[frame, s]["served"] = lanes[frame, i]["prompt_tokens"] + expected
+        participants[frame, s]["delivers"] = 1 if expected > 0.0 else 0
+    adaptation_ms = policy[0]["adaptation_ms"]
+    if earlier >= 0:
+        project(earlier, frame, completed, slots, frames, participants, adaptation_ms)
+    else:
+        project(frame, -1, completed, slots, frames, participants, adaptation_ms)
+
+
+@inner
+def close_lane(lane, did, slot, earned_ms):
+    """Counters of one completed lane."""
+    slot["in_flight"] -= 1
+    slot["pending"] -= lane["ceiling"]
+    slot["epoch"] += 1
+    if did[DID_TEACH] == 1:
+        slot["consumed"] += did[DID_CONSUME]
+        slot["emitted"] += did[DID_EMIT]
+        if did[DID_EMIT] > 0:
+            slot["decode_earned_ms"] += earned_ms
+    did[DID_REACH] = 1 if slot["emitted"] >= slot["output_limit"] else 0
+
+
+@entry(
+    int64(
+        *(int64, int64, int64, float64, ints_2d),
+        *(slots_type, graphs_type, policy_type, frames_type, lanes_type, participants_type),
+        *(floats_5d, floats_2d, floats_3d, floats_4d, floats),
+        *(floats_2d, float32s_2d),
+    )
+)
+def complete_frame(
+    frame,
+    now_ns,
+    interval_ns,
+    earned_ms,
+    did,
+    slots,
+    graphs,
+    policy,
+    frames,
+    lanes,
+    participants,
+    estimates,
+    prior,
+    survival,
+    yields,
+    decay,
+    survival_rows,
+    confidence,
+):
+    """Completes frames[frame]; did[lanes, 6] says what each lane did, validated. Answers how many reached their limit.
+
+    interval_ns: the service interval, 0 to charge nothing. earned_ms: added to decode_earned_ms of every lane that
+    emitted. survival_rows[S, D] (NaN: not evaluated) and the joint confidence[S, D] may be empty, (0, 0).
+    Charges the participants, then by lane: acceptance, then counters (consumed, emitted, in_flight, pending, epoch);
+    opens the frame's publications. The caller then handles stages, ends and the other frame's expected end, and
+    calls settle.
+    """
+    count = frames[frame]["lanes"]
+    depth = graphs[frames[frame]["graph"]]["depth"]
+    for i in range(count):
+        participant = participants[frame, lanes[frame, i]["slot"]]
+        participant["served"] = float(did[i, DID_CONSUME] + did[i, DID_EMIT])
+        participant["unpublished"] = 1 if did[i, DID_EMIT] > 0 else 0
+    frames[frame]["completed_ns"] = now_ns
+    frames[frame]["interval_ms"] = interval_ns / NS_PER_MS
+    if interval_ns > 0:
+        charge_interval(slots, participants[frame], frames[frame]["interval_ms"], policy[0]["adaptation_ms"])
+    reached = 0
+    for i in range(count):
+        lane, slot = lanes[frame, i], slots[lanes[frame, i]["slot"]]
+        if did[i, DID_TEACH] == 1 and did[i, DID_EMIT] > 0:
+            observe_lane(lane, did[i], depth, survival_rows, confidence, estimates, prior, decay)
+            rebuild_slot(lane["slot"], slot["source"], estimates, survival, yields, policy[0]["alpha"])
+        close_lane(lane, did[i], slot, earned_ms)
+        reached += did[i, DID_REACH]
+    return reached
+
+
+@entry(
+    void(
+        *(int64, int64, int64),
+        *(slots_type, graphs_type, policy_type, frames_type, participants_type),
+        *(floats_2d, floats_4d, ints_2d),
+    )
+)
+def settle(first, second, completed, slots, graphs, policy, frames, participants, prior, yields, work):
+    """The last step of a change: first token memories of runnable slots without one, in slot order; the projection."""
+    missing = False
+    for s in range(slots.shape[0]):
+        missing = missing or (runnable(slots[s]) and math.isnan(slots[s]["token_memory"]))
+    if missing:
+        rounds, prompts = fastest_tables(graphs, yields, work)
+        for s in range(slots.shape[0]):
+            if runnable(slots[s]) and math.isnan(slots[s]["token_memory"]):
+                start_memory(s, slots, policy[0]["newcomer"], yields, prior, work, rounds, prompts)
+    project(first, second, completed, slots, frames, participants, policy[0]["adaptation_ms"])
+
+
+@entry(void(*(int64, ints, ints), *(int64, int64, int64), *(slots_type, policy_type, frames_type, participants_type)))
+def publish_lanes(count, published, times, first, second, completed, slots, policy, frames, participants):
+    """The first `count` publications of the completed frame in order (slot, time in ns); then the projection.
+
+    count 0 only projects. The caller may gather publications and call once, before anything reads the slots, another
+    completion, or a change of policy. A slot that was reused or cancelled meanwhile, or whose lane emitted nothing,
+    is left alone.
+    """
+    adaptation_ms = policy[0]["adaptation_ms"]
+    for i in range(count):
+        s, interval_ms = published[i], frames[completed]["interval_ms"]
+        publish_lane(slots[s], participants[completed, s], times[i], interval_ms, adaptation_ms)
+    project(first, second, completed, slots, frames, participants, adaptation_ms)

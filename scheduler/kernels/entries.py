@@ -1,0 +1,19 @@
+"""Every kernel that Python calls."""
+
+from scheduler.kernels.completion import (
+    admit_slot,
+    commit_frame,
+    complete_frame,
+    publish_lanes,
+    rebuild_acceptance,
+    settle,
+)
+
+__all__ = [
+    "admit_slot",
+    "commit_frame",
+    "complete_frame",
+    "publish_lanes",
+    "rebuild_acceptance",
+    "settle",
+]
