@@ -6,13 +6,10 @@ accepted drafts is drawn from it.
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
-import math
-from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from scheduler.simulation.errors import InvalidTable, SimulationError
 from scheduler.simulation.tables import Row, read_rows
@@ -86,40 +83,49 @@ def _source(row: Row) -> str:
 class AcceptanceLuck:
     """Draws accepted drafts. A draw belongs to a request and its output position, so policies meet the same luck.
 
-    `heterogeneity`: standard deviation of the logarithm of each request's exponent h on the curve (S_i ** h).
-    `spread`: how much a round's own survival differs from its request's mean: s_i = S_i * (1 + spread * v * (1 - S_i))
-    with v uniform in [-1, 1]; it keeps the mean, never rises with depth, and is what a confidence head would know.
+    `depth`: the deepest draft that any graph proposes. `heterogeneity`: standard deviation of the logarithm of each
+    request's exponent h on the curve (S_i ** h). `spread`: how much a round's own survival differs from its request's
+    mean: s_i = S_i * (1 + spread * v * (1 - S_i)) with v uniform in [-1, 1]. It keeps the mean, never rises with depth,
+    and is what a confidence head knows before the target verifies.
     """
 
     def __init__(
         self, survival: Survival, depth: int, seed: int = 0, heterogeneity: float = 0.0, spread: float = 0.0
     ) -> None:
+        if not 1 <= depth <= LARGEST_DEPTH:
+            raise SimulationError(f"the draft depth is {depth}; it must be from 1 to {LARGEST_DEPTH}")
         if not (0 <= heterogeneity <= 2 and 0 <= spread <= 1):
             raise SimulationError("acceptance heterogeneity must be from 0 to 2 and confidence spread from 0 to 1")
         self.depth = depth
-        self._curve = survival.to_depth(depth)
+        self._curve = np.array(survival.to_depth(depth))
         self._spread = spread
         generator = np.random.default_rng([seed, 2])
-        self._uniform: list[float] = generator.random(_TABLE).tolist()
-        self._mood: NDArray[np.float64] = generator.uniform(-1.0, 1.0, _TABLE)
-        self._exponents: list[float] = np.exp(heterogeneity * generator.standard_normal(_TABLE)).tolist()
+        self._uniform: NDArray[np.float64] = generator.random(_TABLE)
+        self._mood: NDArray[np.float64] = spread * generator.uniform(-1.0, 1.0, _TABLE)
+        self._exponents: NDArray[np.float64] = np.exp(heterogeneity * generator.standard_normal(_TABLE))
 
-    def curve_of(self, request_index: int) -> list[float]:
-        """The request's survival, negated, so that it rises and can be bisected."""
-        exponent = self._exponents[request_index * _STRIDE % _TABLE]
-        return [-math.pow(value, exponent) for value in self._curve]
+    def curve(self, request_index: int) -> NDArray[np.float64]:
+        """The request's mean survival, [depth]."""
+        return np.asarray(self._curve ** self._exponents[request_index * _STRIDE % _TABLE])
 
-    def accepted(self, negated: Sequence[float], request_index: int, output_index: int, offered: int) -> int:
-        """How many of `offered` drafts after output token `output_index` are accepted, by the request's curve."""
-        at = (request_index * _STRIDE + output_index) % _TABLE
-        threshold = self._uniform[at]
-        if self._spread:
-            mood = self._spread * float(self._mood[at])
-            negated = [value * (1 + mood * (1 + value)) for value in negated[:offered]]
-        return min(bisect.bisect_left(negated, -threshold), offered)
+    def accepted(self, request_index: int, output_tokens: int) -> bytes:
+        """Accepted drafts of rounds offering `depth`, by what the answer has left: [left], left from 0 to its length.
 
-    def confidence(self, negated: Sequence[float], request_index: int, output_index: int) -> NDArray[np.float64]:
-        """The round's own survival by depth, [depth]: what `accepted` is drawn from."""
-        survival = -np.asarray(negated)
-        mood = self._spread * self._mood[(request_index * _STRIDE + output_index) % _TABLE]
-        return np.asarray(survival * (1 + mood * (1 - survival)))
+        The round after n of `output_tokens` tokens is [output_tokens - n].
+        """
+        rounds = first_round(request_index) + np.arange(output_tokens, -1, -1)
+        survival = self.survival(self.curve(request_index)[None, :], rounds)
+        return bytes((survival > self._uniform[rounds % _TABLE][:, None]).sum(axis=1).tolist())
+
+    def survival(self, curves: NDArray[np.float64], rounds: ArrayLike) -> NDArray[np.float64]:
+        """The rounds' own survival [rounds, depth], which `accepted` is drawn from.
+
+        `curves`: [rounds, depth] or [1, depth]. `rounds`: first_round of the request plus the tokens emitted before.
+        """
+        mood = self._mood[np.asarray(rounds, dtype=np.int64) % _TABLE]
+        return np.asarray(curves * (1 + mood[:, None] * (1 - curves)))
+
+
+def first_round(request_index: int) -> int:
+    """Number of a request's first round; a round's luck depends on its number alone."""
+    return request_index * _STRIDE

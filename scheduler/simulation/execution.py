@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from scheduler.records import CompletionRecord, FinishReason, RequestHandle
 from scheduler.shapes import Allocation, GraphKind, GraphShape
-from scheduler.simulation.acceptance import LARGEST_DEPTH, AcceptanceLuck
+from scheduler.simulation.acceptance import LARGEST_DEPTH, AcceptanceLuck, first_round
 from scheduler.simulation.results import Outcome
 from scheduler.simulation.workload import Arrival
 
@@ -20,36 +20,61 @@ TOKENS = tuple((0,) * count for count in range(LARGEST_DEPTH + 2))
 INFERENCE_KINDS = frozenset(
     {GraphKind.PREFILL, GraphKind.SCORED_PREFILL, GraphKind.DECODE, GraphKind.SPECULATIVE, GraphKind.MIXED}
 )
+STOP = FinishReason.STOP
+SMALLEST_PROBABILITY = 1e-30
 
 
 class Live:
     """A resident request on the device. Counts are tokens.
 
-    `output_left`: what the answer still has; 0 once it has ended. `curve`: its acceptance survival, negated.
-    `visible_ns`: when its last output became visible, 0 before the first.
+    `output_left`: what the answer still has; 0 once it has ended. `accepted[output_left]`: drafts accepted in a round
+    from there. `last_round`: number of the round with nothing left; see AcceptanceLuck. `rounds[n]`: the record of a
+    lane that accepts n drafts and goes on. `visible_ns`: when output became visible, each time.
     """
 
     __slots__ = (
-        "arrival", "curve", "handle", "largest_gap_ns", "outcome", "output_left", "prompt_left", "visible_ns"
+        "accepted", "arrival", "handle", "last_round", "outcome", "output_left", "output_tokens", "prompt_left",
+        "rounds", "visible_ns",
     )  # fmt: skip
 
     def __init__(
-        self, arrival: Arrival, outcome: Outcome, handle: RequestHandle, output_tokens: int, curve: list[float]
+        self,
+        arrival: Arrival,
+        outcome: Outcome,
+        handle: RequestHandle,
+        output_tokens: int,
+        accepted: bytes,
+        depth: int,
     ) -> None:
         self.arrival = arrival
         self.outcome = outcome
         self.handle = handle
         self.prompt_left = arrival.prompt_tokens - outcome.cached_tokens
         self.output_left = output_tokens
-        self.curve = curve
-        self.visible_ns = 0
-        self.largest_gap_ns = 0
+        self.output_tokens = output_tokens
+        self.accepted = accepted
+        self.last_round = first_round(arrival.index) + output_tokens
+        self.rounds = [CompletionRecord(handle, 0, TOKENS[n + 1], n) for n in range(depth + 1)]
+        self.visible_ns: list[int] = []
+
+
+@dataclasses.dataclass(slots=True)
+class Executed:
+    """What a step did: records in lane order, whose output becomes visible, whose answer ended.
+
+    `sidecar`: a packed round's confidence, float32 [2, request_slots, depth].
+    """
+
+    records: list[CompletionRecord]
+    emitting: Sequence[Live]
+    ended: list[Live]
+    sidecar: NDArray[np.float32] | None = None
 
 
 def mean_context(plan: Any, lives: Sequence[Live]) -> float:
     """Mean tokens in the cache over the plan's decoders; over all its lanes when none decodes."""
     decoding = [live for lane, live in zip(plan.lanes, lives, strict=True) if not lane.prompt_tokens] or lives
-    held = [live.arrival.prompt_tokens - live.prompt_left + live.outcome.output_tokens for live in decoding]
+    held = [live.arrival.prompt_tokens - live.prompt_left + live.output_tokens - live.output_left for live in decoding]
     return sum(held) / len(held) if held else 0.0
 
 
@@ -62,68 +87,84 @@ class Execution:
     def __init__(self, luck: AcceptanceLuck | None, request_slots: int) -> None:
         self._luck = luck
         self._slots = request_slots
-        self._depth = luck.depth if luck is not None else LARGEST_DEPTH
+        self._depth = luck.depth if luck is not None else 1
+        self._curves = np.zeros((request_slots, self._depth))
         self.offered_tokens = 0
         self.accepted_tokens = 0
 
     def open(self, arrival: Arrival, outcome: Outcome, handle: RequestHandle, output_tokens: int) -> Live:
         """The request on the device, before its first step."""
-        curve = self._luck.curve_of(arrival.index) if self._luck is not None else []
-        return Live(arrival, outcome, handle, output_tokens, curve)
-
-    def run(
-        self, plan: Any, lives: Sequence[Live]
-    ) -> tuple[list[CompletionRecord], list[Live], NDArray[np.float32] | None]:
-        """Records in lane order, whose output becomes visible, and the confidence sidecar of a packed round.
-
-        A lane whose answer ended in the step before this one, unknown to whoever queued it, emits one token that
-        nobody takes.
-        """
-        if plan.shape.kind not in INFERENCE_KINDS:
-            return [CompletionRecord(live.handle) for live in lives], [], None
-        is_packed = packed(plan.shape)
-        sidecar = self._confidence(lives) if is_packed else None
-        rows = [lane.query_length for lane in plan.lanes] if sidecar is None else device_rows(plan, sidecar[1])
-        depth = plan.shape.draft_depth
-        records: list[CompletionRecord] = []
-        emitting: list[Live] = []
-        for lane, live, lane_rows in zip(plan.lanes, lives, rows, strict=True):
-            consumed = lane.prompt_tokens
-            if consumed:
-                live.prompt_left -= consumed
-                if live.prompt_left:
-                    records.append(CompletionRecord(live.handle, consumed))
-                    continue
-                records.append(_emitted(live, consumed, 1, 0, 0 if is_packed else None))
-            elif not live.output_left:
-                records.append(CompletionRecord(live.handle, 0, TOKENS[1], offered_tokens=0))
-                continue
-            else:
-                offered = min(lane_rows - 1, depth)
-                accepted = self._accepted(live, offered) if offered else 0
-                emitted = min(accepted + 1, live.output_left)
-                accepted = min(accepted, emitted)
-                self.offered_tokens += offered
-                self.accepted_tokens += accepted
-                records.append(_emitted(live, 0, emitted, accepted, offered if is_packed else None))
-            emitting.append(live)
-        return records, emitting, sidecar
-
-    def _accepted(self, live: Live, offered: int) -> int:
         if self._luck is None:
-            return 0
-        return self._luck.accepted(live.curve, live.arrival.index, live.outcome.output_tokens, offered)
+            return Live(arrival, outcome, handle, output_tokens, bytes(output_tokens + 1), 0)
+        self._curves[handle.slot] = self._luck.curve(arrival.index)
+        accepted = self._luck.accepted(arrival.index, output_tokens)
+        return Live(arrival, outcome, handle, output_tokens, accepted, self._depth)
+
+    def run(self, plan: Any, lives: Sequence[Live]) -> Executed:
+        """One step."""
+        shape = plan.shape
+        if shape.kind is GraphKind.DECODE:
+            return _decode(lives)
+        if shape.kind not in INFERENCE_KINDS:
+            return Executed([CompletionRecord(live.handle) for live in lives], (), [])
+        sidecar = self._confidence(lives) if packed(shape) else None
+        if not shape.prefill_capacity:
+            return self._speculate(plan, lives, sidecar)
+        decoders = [i for i, lane in enumerate(plan.lanes) if not lane.prompt_tokens]
+        decoded = self._speculate(plan, lives, sidecar, decoders)
+        return _with_prompts(plan, lives, decoded, decoders)
+
+    def _speculate(
+        self,
+        plan: Any,
+        lives: Sequence[Live],
+        sidecar: NDArray[np.float32] | None,
+        decoders: Sequence[int] | None = None,
+    ) -> Executed:
+        """The decoders of a step (all its lanes when `decoders` is None), each with its drafts."""
+        lanes = plan.lanes
+        if decoders is not None:
+            lanes, lives = [lanes[i] for i in decoders], [lives[i] for i in decoders]
+        depth = plan.shape.draft_depth
+        if not depth:
+            return _decode(lives)
+        rows = [lane.query_length for lane in lanes]
+        if sidecar is not None:
+            rows = device_rows(plan.shape.target_rows, rows, sidecar[1, [live.handle.slot for live in lives]])
+        done = Executed([], lives, [], sidecar)
+        append = done.records.append
+        accepted_sum = 0
+        for live, lane_rows in zip(lives, rows, strict=True):
+            left = live.output_left
+            accepted = live.accepted[left]
+            if accepted >= lane_rows:
+                accepted = lane_rows - 1
+            if accepted + 1 < left:
+                live.output_left = left - accepted - 1
+                accepted_sum += accepted
+                if sidecar is None:
+                    append(live.rounds[accepted])
+                else:
+                    tokens = TOKENS[accepted + 1]
+                    append(CompletionRecord(live.handle, 0, tokens, accepted, None, None, lane_rows - 1))
+            else:
+                accepted_sum += _end_round(live, accepted, None if sidecar is None else lane_rows - 1, done)
+        self.offered_tokens += sum(rows) - len(rows)
+        self.accepted_tokens += accepted_sum
+        return done
 
     def _confidence(self, lives: Sequence[Live]) -> NDArray[np.float32]:
         """The sidecar [2, request_slots, depth]: conditional and joint prefix probabilities of each lane's drafts."""
         sidecar = np.zeros((2, self._slots, self._depth), dtype=np.float32)
         if self._luck is not None:
-            for live in lives:
-                joint = self._luck.confidence(live.curve, live.arrival.index, live.outcome.output_tokens)
-                before = np.concatenate(([1.0], joint[:-1]))
-                conditional = np.divide(joint, before, out=np.zeros_like(joint), where=before > 0)
-                sidecar[:, live.handle.slot] = np.minimum(conditional, 1.0), joint
-        return sidecar
+            slots = [live.handle.slot for live in lives]
+            rounds = [live.last_round - live.output_left for live in lives]
+            joint = self._luck.survival(self._curves[slots], rounds)
+            conditional = joint.copy()
+            conditional[:, 1:] /= np.maximum(joint[:, :-1], SMALLEST_PROBABILITY)
+            sidecar[0, slots] = conditional
+            sidecar[1, slots] = joint
+        return np.minimum(sidecar, np.float32(1.0), out=sidecar)
 
 
 def packed(shape: GraphShape) -> bool:
@@ -131,35 +172,70 @@ def packed(shape: GraphShape) -> bool:
     return shape.draft_depth > 0 and shape.allocation is Allocation.DEVICE
 
 
-def device_rows(plan: Any, joint: NDArray[np.float32]) -> list[int]:
-    """Target rows of each lane when the device divides them (S2): every decoder one, then the frontier with the best
-    joint prefix probability, ties by the shorter prefix, then the lower slot, within P and each lane's ceiling.
+def device_rows(target_rows: int, ceilings: Sequence[int], joint: NDArray[np.float32]) -> list[int]:
+    """Rows of each decoder when the device divides P target rows (S2).
 
-    `joint`: [request_slots, depth], not rising with depth. A prompt lane gets its prompt rows, outside P.
+    Every decoder gets one, then the best joint prefix probability is admitted, ties by the shorter prefix, then the
+    earlier lane, up to each lane's ceiling. `joint`: [lanes, depth], not rising with depth; lanes in slot order.
     """
-    rows = [lane.query_length if lane.prompt_tokens else 1 for lane in plan.lanes]
-    decoders = [i for i, lane in enumerate(plan.lanes) if not lane.prompt_tokens]
-    left = plan.shape.target_rows - len(decoders)
-    frontier = []
-    for position in decoders:
-        lane = plan.lanes[position]
-        if lane.query_length > 1:
-            frontier.append((-joint[lane.handle.slot, 0], 1, lane.handle.slot, position))
-    heapq.heapify(frontier)
-    while frontier and left > 0:
-        _, depth, slot, position = frontier[0]
-        rows[position] += 1
-        left -= 1
-        if depth + 1 < plan.lanes[position].query_length:
-            heapq.heapreplace(frontier, (-joint[slot, depth], depth + 1, slot, position))
+    wanted = np.minimum(np.asarray(ceilings), joint.shape[1] + 1)
+    left = target_rows - len(ceilings)
+    if wanted.sum() - len(ceilings) <= left:
+        return [int(rows) for rows in wanted]
+    lanes, depths = np.nonzero(np.arange(1, joint.shape[1] + 1)[None, :] < wanted[:, None])
+    best = np.lexsort((lanes, depths, -joint[lanes, depths]))[:left]
+    return [1 + int(count) for count in np.bincount(lanes[best], minlength=len(ceilings))]
+
+
+def _decode(lives: Sequence[Live]) -> Executed:
+    """One token for each lane."""
+    done = Executed([], lives, [])
+    append = done.records.append
+    for live in lives:
+        left = live.output_left - 1
+        if left > 0:
+            live.output_left = left
+            append(live.rounds[0])
         else:
-            heapq.heappop(frontier)
-    return rows
+            _end_round(live, 0, None, done)
+    return done
 
 
-def _emitted(live: Live, consumed: int, emitted: int, accepted: int, offered: int | None) -> CompletionRecord:
-    """The record of a lane that emitted, with the request's counts moved on."""
-    live.output_left -= emitted
-    live.outcome.output_tokens += emitted
-    finished = None if live.output_left else FinishReason.STOP
-    return CompletionRecord(live.handle, consumed, TOKENS[emitted], accepted, finished, None, offered)
+def _end_round(live: Live, accepted: int, offered: int | None, done: Executed) -> int:
+    """The lane of an answer that ends in this step. Returns how many of its `accepted` drafts are still its own.
+
+    An answer that ended in the step before, unknown to whoever queued the lane, emits one token that nobody takes.
+    """
+    left = live.output_left
+    if not left:
+        done.records.append(CompletionRecord(live.handle, 0, TOKENS[1], offered_tokens=offered))
+        done.emitting = [other for other in done.emitting if other is not live]
+        return 0
+    accepted = min(accepted, left)
+    live.output_left = 0
+    done.ended.append(live)
+    done.records.append(CompletionRecord(live.handle, 0, TOKENS[left], accepted, STOP, None, offered))
+    return accepted
+
+
+def _with_prompts(plan: Any, lives: Sequence[Live], decoded: Executed, decoders: Sequence[int]) -> Executed:
+    """The step with its prompt lanes: a finished prompt emits the answer's first token."""
+    by_lane = dict(zip(decoders, decoded.records, strict=True))
+    records: list[CompletionRecord] = []
+    emitting = list(decoded.emitting)
+    for i, (lane, live) in enumerate(zip(plan.lanes, lives, strict=True)):
+        if not lane.prompt_tokens:
+            records.append(by_lane[i])
+            continue
+        live.prompt_left -= lane.prompt_tokens
+        if live.prompt_left:
+            records.append(CompletionRecord(live.handle, lane.prompt_tokens))
+            continue
+        live.output_left -= 1
+        emitting.append(live)
+        if not live.output_left:
+            decoded.ended.append(live)
+        records.append(
+            CompletionRecord(live.handle, lane.prompt_tokens, TOKENS[1], 0, None if live.output_left else STOP)
+        )
+    return Executed(records, emitting, decoded.ended, decoded.sidecar)

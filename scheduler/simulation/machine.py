@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from scheduler.errors import SlotsFull
 from scheduler.records import ExecutionTiming, RequestSpec
@@ -76,7 +78,7 @@ class _Unpublished:
     """A completed step's output: who emitted, whose answer ended, and when it becomes visible at the latest."""
 
     fence: int
-    emitting: list[Live]
+    emitting: Sequence[Live]
     ended: list[Live]
     visible_ns: int
 
@@ -231,19 +233,20 @@ class _Machine:
     def _complete(self, frame: _Frame) -> None:
         """Hands the step's records to the batcher; its output becomes visible later."""
         now_ns, batcher = self._now_ns, self._batcher
-        records, emitting, sidecar = self._execution.run(frame.plan, frame.lives)
+        executed = self._execution.run(frame.plan, frame.lives)
         timing = ExecutionTiming((frame.measured_ns,), now_ns - frame.submitted_ns)
-        if sidecar is None:
-            batcher.complete(frame.fence, records, timing)
+        if executed.sidecar is None:
+            batcher.complete(frame.fence, executed.records, timing)
         else:
-            batcher.complete_packed_round(frame.fence, records, timing, sidecar)  # type: ignore[attr-defined]
-        ended = [live for live in emitting if not live.output_left]
-        for live in ended:
+            batcher.complete_packed_round(  # type: ignore[attr-defined]
+                frame.fence, executed.records, timing, executed.sidecar
+            )
+        for live in executed.ended:
             del self._live[str(live.arrival.index)]
         self._may_admit = True
-        if emitting:
+        if executed.emitting:
             visible_ns = now_ns + self._settings.host.step_ns(frame.plan.shape.draft_depth)
-            self._unpublished = _Unpublished(frame.fence, emitting, ended, visible_ns)
+            self._unpublished = _Unpublished(frame.fence, executed.emitting, executed.ended, visible_ns)
 
     def _publish(self, at_ns: int) -> None:
         """Makes the last completed step's output visible at `at_ns`."""
@@ -252,25 +255,23 @@ class _Machine:
             return
         self._unpublished = None
         self._advance(at_ns)
-        now_ns, fence, published, gaps_ns = self._now_ns, unpublished.fence, self._published, self._result.gaps_ns
+        now_ns, fence, published = self._now_ns, unpublished.fence, self._published
         for live in unpublished.emitting:
             published(live.handle, fence)
-            if live.visible_ns:
-                gap_ns = now_ns - live.visible_ns
-                gaps_ns.append(gap_ns)
-                if gap_ns > live.largest_gap_ns:  # noqa: PLR1730 - max() takes four times as long
-                    live.largest_gap_ns = gap_ns
-            else:
-                live.outcome.first_ns = now_ns
-            live.visible_ns = now_ns
+            live.visible_ns.append(now_ns)
         for live in unpublished.ended:
             self._end(live)
 
     def _end(self, live: Live) -> None:
-        outcome = live.outcome
-        outcome.finished_ns = self._now_ns
-        outcome.largest_gap_ns = live.largest_gap_ns
-        self._result.outcomes.append(outcome)
-        self._result.end_ns = self._now_ns
+        """The answer's last token is visible."""
+        outcome, result = live.outcome, self._result
+        outcome.output_tokens = live.output_tokens
+        outcome.first_ns, outcome.finished_ns = live.visible_ns[0], live.visible_ns[-1]
+        if len(live.visible_ns) > 1:
+            gaps_ns = np.diff(np.array(live.visible_ns, dtype=np.int64))
+            outcome.largest_gap_ns = int(gaps_ns.max())
+            result.gaps_ns.frombytes(gaps_ns.tobytes())
+        result.outcomes.append(outcome)
+        result.end_ns = self._now_ns
         self._prefixes.finished(live.arrival)
         self._queue.ended(outcome.index, self._now_ns)

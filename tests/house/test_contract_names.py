@@ -68,7 +68,8 @@ def options(command: click.Command, path: str = "helios") -> Iterator[tuple[str,
         for name, child in command.commands.items():
             yield from options(child, f"{path} {name}")
     else:
-        yield path, {name for option in command.params for name in option.opts if name.startswith("--")}
+        names = (name for option in command.params for name in (*option.opts, *option.secondary_opts))
+        yield path, {name for name in names if name.startswith("--")}
 
 
 def test_every_command_and_option_is_documented(sections):

@@ -1,0 +1,210 @@
+"""`helios simulate`."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import time
+from typing import Any
+
+import click
+import msgspec
+
+from scheduler.errors import SchedulerError
+from scheduler.policy import NEWCOMER_MEMORIES, PRESETS, PolicyConfig
+from scheduler.shapes import Allocation
+from scheduler.simulation.acceptance import parse_acceptance
+from scheduler.simulation.baselines.naming import Baseline
+from scheduler.simulation.durations import Disturbance, HostCosts
+from scheduler.simulation.errors import SimulationError
+from scheduler.simulation.experiment import (
+    BASELINES,
+    Experiment,
+    Finished,
+    deepest_drafts,
+    policy_by_name,
+    policy_from_document,
+)
+from scheduler.simulation.machine import MachineSettings
+from scheduler.simulation.measured import MeasuredTable, parse_catalog
+from scheduler.simulation.metrics import Limits, summary
+from scheduler.simulation.workload import Workload, parse_arrivals
+from service.cli.output import Command, Function, fail, json_option, print_json
+from service.cli.simulate_report import file_identity, print_report, progress_bar, survival_inputs, write_results
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=pathlib.Path)
+AT_LEAST_0 = click.FloatRange(0)
+
+
+def input_options(function: Function) -> Function:
+    """What is simulated."""
+    for option in reversed(
+        (
+            click.option("--arrivals", type=FILE, required=True, help="CSV: time_s, prompt_tokens, output_tokens, ..."),
+            click.option("--catalog", type=FILE, required=True, help="CSV of measured graphs: kind, B, D, W, P, ..."),
+            click.option("--acceptance", type=FILE, help="CSV with pos1, pos2, ... or fit_p1 and fit_q."),
+            click.option("--acceptance-row", default="", metavar="WORDS", help="Take its first row with these words."),
+            click.option(
+                "--policy",
+                default="balanced",
+                show_default=True,
+                help=f"{', '.join(sorted(PRESETS))}; a baseline: {BASELINES}; or a JSON file of coefficients.",
+            ),
+            click.option("--newcomer-memory", type=click.Choice(NEWCOMER_MEMORIES), help="Overrides the policy's."),
+            click.option("--rate-scale", type=float, default=1.0, show_default=True, help="2: twice the arrival rate."),
+            click.option("--requests", type=click.IntRange(1), help="Only the first so many requests."),
+            click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all luck."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def machine_options(function: Function) -> Function:
+    """What it is simulated on."""
+    for option in reversed(
+        (
+            click.option("--slots", type=click.IntRange(1, 4096), default=64, show_default=True, help="Request slots."),
+            click.option("--queue-depth", type=click.IntRange(1, 2), default=2, show_default=True, help="Frame slots."),
+            click.option("--draft-tokens", type=click.IntRange(0, 63), help="Deepest draft.  [default: the catalog's]"),
+            click.option(
+                "--allocation", type=click.Choice(["host", "device"]), default="host", help="Who divides draft rows."
+            ),
+            click.option("--measured/--cold", default=True, help="Start with every graph measured once, or none."),
+            click.option("--unpadded", is_flag=True, help="Steps take the time of their exact size, interpolated."),
+            click.option(
+                "--max-context", type=click.IntRange(2), default=131_072, show_default=True, help="In tokens."
+            ),
+            click.option(
+                "--prefix-cache", type=click.IntRange(0), help="Tokens of finished requests to keep.  [default: all]"
+            ),
+            click.option("--host-ms", type=AT_LEAST_0, default=0.25, show_default=True, help="Host time of a step."),
+            click.option("--noise", type=AT_LEAST_0, default=0.0, help="Standard deviation of log durations."),
+            click.option("--drift", type=AT_LEAST_0, default=0.0, help="Slow change of durations, as a share."),
+            click.option(
+                "--wrong-capture", default="", metavar="SHAPE", help="First read 1.6 times, e.g. prefill:B1:C64."
+            ),
+            click.option("--heterogeneity", type=AT_LEAST_0, default=0.0, help="Spread of acceptance over requests."),
+            click.option(
+                "--confidence-spread", type=AT_LEAST_0, default=0.0, help="Of a round's own survival, 0 to 1."
+            ),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+@click.command(
+    cls=Command,
+    epilog="Example: helios simulate --arrivals azure.csv --catalog h100.csv --policy balanced --rate-scale 2 --json",
+)
+@input_options
+@machine_options
+@click.option("--ttft-limit-ms", type=AT_LEAST_0, help="Goodput: time to first token at most this.")
+@click.option("--gap-limit-ms", type=AT_LEAST_0, help="Goodput: every gap between outputs at most this.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=pathlib.Path), help="Write the results here too.")
+@json_option
+def simulate(
+    ttft_limit_ms: float | None, gap_limit_ms: float | None, out: pathlib.Path | None, as_json: bool, **given: Any
+) -> None:
+    """Replay an arrival trace against a measured catalog, under a policy or a baseline.
+
+    The same inputs and seed give the same JSON, byte for byte. With a catalog by context length (`ctx`) durations
+    follow the context. Prompts that leave no room for an output token in the context are refused and counted; answers
+    are cut where it ends. Memory for the keys and values of running requests is not limited.
+    """
+    try:
+        experiment, workload, table = _inputs(**given)
+        began = time.perf_counter()
+        with progress_bar(len(workload.arrivals)) as progress:
+            finished = experiment.run(workload, table, progress)
+        wall_s = time.perf_counter() - began
+        document = _document(given, experiment, workload, finished, Limits(ttft_limit_ms, gap_limit_ms))
+        if out is not None:
+            write_results(out, document, finished.result.outcomes)
+    except (SchedulerError, OSError) as error:
+        fail(str(error))
+    if as_json:
+        print_json(document)
+    else:
+        print_report(document, wall_s)
+
+
+def _inputs(
+    arrivals: pathlib.Path, catalog: pathlib.Path, acceptance: pathlib.Path | None, acceptance_row: str, policy: str,
+    newcomer_memory: str | None, rate_scale: float, requests: int | None, draft_tokens: int | None, **given: Any,
+) -> tuple[Experiment, Workload, MeasuredTable]:  # fmt: skip
+    """Files and options, read and checked. Raises SchedulerError or OSError."""
+    chosen = _policy(policy, newcomer_memory)
+    workload = parse_arrivals(_text(arrivals), arrivals.name, rate_scale, requests)
+    table = parse_catalog(_text(catalog), catalog.name)
+    survival = None if acceptance is None else parse_acceptance(_text(acceptance), acceptance.name, acceptance_row)
+    if draft_tokens is None:
+        draft_tokens = 0 if survival is None else deepest_drafts(table)
+    experiment = Experiment(
+        policy=chosen,
+        machine=MachineSettings(
+            request_slots=given["slots"],
+            context_capacity=given["max_context"],
+            queue_depth=given["queue_depth"],
+            host=HostCosts(step_ms=given["host_ms"]),
+            prefix_cache_tokens=given["prefix_cache"],
+        ),
+        disturbance=Disturbance(given["noise"], given["drift"], wrong_capture=given["wrong_capture"]),
+        survival=survival,
+        draft_tokens=draft_tokens,
+        allocation=Allocation(given["allocation"]),
+        measured=given["measured"],
+        unpadded=given["unpadded"],
+        heterogeneity=given["heterogeneity"],
+        confidence_spread=given["confidence_spread"],
+        seed=given["seed"],
+    )
+    return experiment, workload, table
+
+
+def _policy(name: str, newcomer_memory: str | None) -> PolicyConfig | Baseline:
+    """A preset, a baseline or the coefficients of a file. Raises SchedulerError or OSError."""
+    found = policy_by_name(name)
+    if found is None:
+        path = pathlib.Path(name)
+        if not path.is_file():
+            raise SimulationError(
+                f"{name!r} is no policy and no file; policies are {', '.join(sorted(PRESETS))}, {BASELINES}"
+            )
+        try:
+            found = policy_from_document(msgspec.json.decode(_text(path)))
+        except msgspec.DecodeError as error:
+            raise SimulationError(f"{path.name} is no JSON: {error}") from None
+    if newcomer_memory is None:
+        return found
+    if isinstance(found, Baseline):
+        raise SimulationError(f"{name} keeps no service history; --newcomer-memory is for Helios' own policies")
+    return dataclasses.replace(found, newcomer_memory=newcomer_memory)
+
+
+def _text(path: pathlib.Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise SimulationError(f"{path.name} is not UTF-8 text") from None
+
+
+def _document(
+    given: dict[str, Any], experiment: Experiment, workload: Workload, finished: Finished, limits: Limits
+) -> dict[str, Any]:
+    """Inputs and figures. Files by name and digest, so that it does not depend on where they lie."""
+    files = {name: given[name] for name in ("arrivals", "catalog", "acceptance")}
+    policy = experiment.policy
+    return {
+        "inputs": {
+            **{name: None if path is None else file_identity(path) for name, path in files.items()},
+            "policy": policy.name if isinstance(policy, Baseline) else policy.as_dict(),
+            "survival": None if experiment.survival is None else survival_inputs(experiment.survival),
+            **{name: value for name, value in given.items() if name not in (*files, "policy", "newcomer_memory")},
+            "draft_tokens": experiment.draft_depth,
+        },
+        "catalog_rows": None if finished.report is None else dataclasses.asdict(finished.report),
+        "empty_outputs_raised": workload.empty_outputs,
+        "results": summary(finished.result, limits),
+    }
