@@ -11,7 +11,7 @@ import numpy as np
 
 from scheduler.kernels.context import decode_value, rows_of
 from scheduler.kernels.jit import inner
-from scheduler.kernels.table import push
+from scheduler.kernels.ragged import has_room
 
 _BITS = 62
 """Lanes in one word of a cohort, the first lane in the highest bit: of two cohorts of one size the larger word has the
@@ -22,12 +22,13 @@ smaller slots."""
 def fixed_ragged(world, ragged, graph):
     """The best cohort of one fixed ragged shape: its lane count; 0 without lanes.
 
-    Pushes slots and rows to the cohort pool in slot order. The caller prices the cohort and counts one.
+    Writes slots and rows in slot order behind the cohort pool's used entries; the caller takes them into use, prices
+    them and counts one priced cohort. A pool that is too small sets overflow and gives 0.
     """
     lanes = len(ragged.slots)
     most_lanes = min(world.graphs[graph]["batch"], world.graphs[graph]["rows"], lanes)
     most_rows = world.graphs[graph]["rows"]
-    if most_lanes == 0:
+    if most_lanes == 0 or not has_room(world, most_lanes):
         return 0
     values = np.empty(lanes)
     horizon_ms = world.graphs[graph]["duration_ns"] / 1e6
@@ -37,16 +38,22 @@ def fixed_ragged(world, ragged, graph):
         values[i] = decode_value(world, ragged.slots[i], graph, ragged.rows[i], horizon_ms)
         wanted += ragged.rows[i]
     if lanes == most_lanes and wanted <= most_rows:  # values are 0 or more, and of equal totals more lanes win
-        for i in range(lanes):
-            push(world, ragged.slots[i], ragged.rows[i])
-        return lanes
-    cohort = _best_cohort(values, ragged.rows, ragged.ticks, most_lanes, most_rows)
+        cohort = np.full(_words(lanes), -1, np.int64)
+    else:
+        cohort = _best_cohort(values, ragged.rows, ragged.ticks, most_lanes, most_rows)
+    first = world.decision[0]["pooled"]
     count = 0
     for i in range(lanes):
         if _holds(cohort, i):
-            push(world, ragged.slots[i], ragged.rows[i])
+            world.pool[0, first + count] = ragged.slots[i]
+            world.pool[1, first + count] = ragged.rows[i]
             count += 1
     return count
+
+
+@inner
+def _words(lanes):
+    return (lanes + _BITS - 1) // _BITS
 
 
 @inner
@@ -57,7 +64,7 @@ def _holds(cohort, lane):
 @inner
 def _best_cohort(values, rows, ticks, most_lanes, most_rows):
     """The bits of the best cohort over all cells: highest total, most lanes, smallest ticks, most rows, first slots."""
-    words = (len(values) + _BITS - 1) // _BITS
+    words = _words(len(values))
     totals = np.full((most_lanes + 1, most_rows + 1), -1.0)  # -1.0: not reachable
     cohorts = np.zeros((most_lanes + 1, most_rows + 1, words), np.int64)
     by_tick = _by_tick(ticks)

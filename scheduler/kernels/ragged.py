@@ -13,7 +13,6 @@ import numpy as np
 
 from scheduler import layout
 from scheduler.kernels.jit import inner
-from scheduler.kernels.table import push
 
 # One decision's lanes and scratch. n lanes are numbered densely, in slot order; D is the deepest draft of the catalog.
 # slots, limits, ticks [n]: of lane i; token [2, n, D + 2]: its token value by estimator and rows; fixed_value [2, n]:
@@ -72,8 +71,9 @@ def new_ragged(world):
 def adaptive_ragged(world, ragged, graph):
     """The best cohort of one adaptive ragged shape: its lane count; 0 without lanes.
 
-    Pushes slots and allocated rows in summing order (the ordering's own) to the cohort pool. The caller prices the
-    cohort and counts 3 * min(B, P, lanes) priced cohorts.
+    Writes slots and allocated rows in summing order (the ordering's own) behind the cohort pool's used entries; the
+    caller takes them into use, prices them and counts 3 * min(B, P, lanes) priced cohorts. A pool that is too small
+    sets overflow and gives 0.
     """
     lanes = len(ragged.slots)
     rows = world.graphs[graph]["rows"]
@@ -96,10 +96,23 @@ def adaptive_ragged(world, ragged, graph):
         score, count, end = _best_prefix(ragged, estimator, ordering, rows, most, horizon_ms, wait_cost)
         if best_lanes == 0 or score > best_score or (score == best_score and count > best_lanes):
             best_score, best_lanes, best_ordering, best_end = score, count, ordering, end
+    if not has_room(world, best_lanes):
+        return 0
+    first = world.decision[0]["pooled"]
     for k in range(best_lanes):
         lane = ragged.order[best_ordering, k]
-        push(world, ragged.slots[lane], 1 + _drafts_before(ragged, estimator, lane, best_end))
+        world.pool[0, first + k] = ragged.slots[lane]
+        world.pool[1, first + k] = 1 + _drafts_before(ragged, estimator, lane, best_end)
     return best_lanes
+
+
+@inner
+def has_room(world, lanes):
+    """Whether the cohort pool has entries for `lanes` more; sets overflow where it has not."""
+    if world.decision[0]["pooled"] + lanes <= world.pool.shape[1]:
+        return True
+    world.decision[0]["overflow"] = 1
+    return False
 
 
 @inner
