@@ -168,7 +168,7 @@ def speculative_shapes(
             shapes += [_round(batch, w - 1, w, batch * w, Allocation.NONE) for w in widths]
         elif draft_tokens:
             full = batch * (draft_tokens + 1)
-            rows = {p for p in _powers_of_two(batch + 1, full)} | {full}
+            rows = {full, *_powers_of_two(batch + 1, full)}
             fitting = sorted(p for p in rows if batch < p <= target_token_envelope)
             shapes += [_round(batch, draft_tokens, draft_tokens + 1, p, allocation) for p in fitting]
     return tuple(shapes)

@@ -16,7 +16,7 @@ from scheduler.acceptance import Acceptance
 from scheduler.catalog import Catalog
 from scheduler.ledgers import Ledgers
 from scheduler.plans import ScheduledPlan
-from scheduler.policy import PolicyConfig
+from scheduler.policy import NEWCOMER_MEMORIES, PolicyConfig
 from scheduler.prompts import Prompt
 from scheduler.records import RequestHandle, RequestSpec
 
@@ -56,7 +56,7 @@ class SchedulerState:
         self.catalog = catalog
         self.policy = policy
         self.request_slots = request_slots
-        self.draft_capacity = max(1, max(shape.draft_depth for shape in catalog.shapes))
+        self.draft_capacity = max(1, *(shape.draft_depth for shape in catalog.shapes))
         self.slots: Records = layout.zeros(layout.SLOT, request_slots)
         self.graphs: Records = catalog.graphs
         self.policy_row: Records = layout.zeros(layout.POLICY, 1)
@@ -100,6 +100,8 @@ class SchedulerState:
         row["ttl_ns"] = policy.estimate_ttl_ns
         row["deterministic"] = int(policy.prefill_chunking == "deterministic")
         row["fixed_width"] = self.fixed_width
+        row["newcomer"] = NEWCOMER_MEMORIES.index(policy.newcomer_memory)
+        row["newcomer"] = NEWCOMER_MEMORIES.index(policy.newcomer_memory)
 
     def tenant(self, handle: RequestHandle) -> Tenant | None:
         """Who the handle names, or None when it has ended."""
