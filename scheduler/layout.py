@@ -187,7 +187,7 @@ CANDIDATE = np.dtype(
         ("wait_cost", _F),
         ("logical_rows", _I),
         ("physical_rows", _I),
-        ("hash", _I),  # of cohort and rows, to find equal ones quickly
+        ("hash", _I),  # of cohorts and rows, to find equal ones quickly; pruning sets it
     ],
     align=True,
 )

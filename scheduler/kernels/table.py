@@ -12,8 +12,6 @@ from scheduler import layout
 from scheduler.kernels.context import rows_of
 from scheduler.kernels.jit import inner
 
-_MODULUS = 2147483647
-
 
 @inner
 def start_candidate(world, graph, following):
@@ -100,7 +98,7 @@ def price(world, c):
 
 @inner
 def finish_candidate(world, c):
-    """Keeps row `c`: its logical rows, hash and what bars it or makes it wait. Call price() before.
+    """Keeps row `c`: its logical rows and what bars it or makes it wait. Call price() before.
 
     Needs graph, following, lanes, following_lanes, served, prompt lanes and the pool's entries. Does not count
     `priced`: the caller does, for it may have compared several cohorts.
@@ -109,15 +107,11 @@ def finish_candidate(world, c):
     decision = world.decision[0]
     if decision["overflow"] == 1:
         return
-    logical, hashed, waits = row["prompt_tokens"], row["prompt_slot"] + 7919 * row["prompt_tokens"], 0
+    logical, waits = row["prompt_tokens"], 0
     for i in range(row["first"], row["first"] + members(row)):
-        slot, rows = world.pool[0, i], world.pool[1, i]
-        logical += rows
-        x = slot * 128 + rows + 1
-        hashed += x * x % _MODULUS
-        waits |= world.views[slot]["waits"]
+        logical += world.pool[1, i]
+        waits |= world.views[world.pool[0, i]]["waits"]
     row["logical_rows"] = logical
-    row["hash"] = hashed
     graph = world.graphs[row["graph"]]
     queueable = graph["kind"] == layout.KIND_DECODE or graph["kind"] == layout.KIND_SPECULATIVE
     row["needs_empty"] = 0 if queueable and waits == 0 and _is_fresh(world, graph) else 1

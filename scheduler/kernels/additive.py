@@ -1,0 +1,214 @@
+"""Candidates whose value is the sum of independent lane values (S4): the best lanes of a shape are its cohort.
+
+DECODE, rectangular SPECULATIVE, MIXED and TERMINAL_SNAPSHOT. Ragged cohorts, found elsewhere, are priced here too.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+import numpy as np
+
+from scheduler import layout
+from scheduler.kernels.context import (
+    decode_relief,
+    decode_token,
+    decode_value,
+    is_runnable,
+    prompt_delivery,
+    prompt_lane_value,
+    prompt_token,
+    rows_of,
+    terminal_row_value,
+)
+from scheduler.kernels.jit import inner
+from scheduler.kernels.order import sort_lanes
+from scheduler.kernels.table import finish_candidate, price, push, start_candidate
+
+# The lanes of one decision. decoders, terminals, prompts: slots; value, rows: by slot, for the shape at hand;
+# best_prompt [C]: the best unscored prompt lane of each capacity, -1 without, -2 before it is looked for;
+# sorted_for [2]: lane width and estimator that `decoders` was last sorted for.
+Lanes = namedtuple("Lanes", "decoders terminals prompts value rows best_prompt sorted_for")
+
+_NOT_LOOKED_FOR = -2
+
+
+@inner
+def collect_lanes(world):
+    """The lanes that generation, terminal and prefill graphs may serve, each in slot order."""
+    decoders, terminals, prompts = 0, 0, 0
+    for i in range(len(world.slots)):
+        decoders += world.views[i]["selectable"]
+        terminals += world.views[i]["terminal"]
+        prompts += 1 if _is_prompt(world.slots[i]) else 0
+    lanes = Lanes(
+        np.empty(decoders, np.int64),
+        np.empty(terminals, np.int64),
+        np.empty(prompts, np.int64),
+        np.empty(len(world.slots)),
+        np.empty(len(world.slots), np.int64),
+        np.full(world.work.shape[1], _NOT_LOOKED_FOR, np.int64),
+        np.full(2, -1, np.int64),
+    )
+    decoders, terminals, prompts = 0, 0, 0
+    for i in range(len(world.slots)):
+        if world.views[i]["selectable"] == 1:
+            lanes.decoders[decoders] = i
+            decoders += 1
+        if world.views[i]["terminal"] == 1:
+            lanes.terminals[terminals] = i
+            terminals += 1
+        if _is_prompt(world.slots[i]):
+            lanes.prompts[prompts] = i
+            prompts += 1
+    return lanes
+
+
+@inner
+def _is_prompt(slot):
+    return slot["stage"] == layout.PREFILL and is_runnable(slot) and slot["retiring"] == 0
+
+
+@inner
+def append_additive(world, lanes, graph):
+    """DECODE or rectangular SPECULATIVE: the first min(B, n) decoders by value."""
+    if len(lanes.decoders) == 0:
+        return
+    _sort_decoders(world, lanes, graph)
+    c = start_candidate(world, graph, -1)
+    _take_decoders(world, lanes, c, min(world.graphs[graph]["batch"], len(lanes.decoders)))
+    _keep(world, c)
+
+
+@inner
+def append_mixed(world, lanes, graph, solo_prompt):
+    """MIXED without a prompt, and with the best prompt. `solo_prompt`: the only C that may carry one, 0 for any."""
+    if len(lanes.decoders) > 0:
+        append_additive(world, lanes, graph)
+    if solo_prompt != 0 and world.graphs[graph]["prompt"] != solo_prompt:
+        return
+    prompt = _best_prompt(world, lanes, world.graphs[graph]["capacity_index"])
+    if prompt < 0:
+        return
+    c = start_candidate(world, graph, -1)
+    _take_decoders(world, lanes, c, min(world.graphs[graph]["batch"] - 1, len(lanes.decoders)))
+    take_prompt(world, c, prompt, world.work[prompt, world.graphs[graph]["capacity_index"]])
+    _keep(world, c)
+
+
+@inner
+def append_terminal(world, lanes, graph):
+    """TERMINAL_SNAPSHOT: the first min(B, n) terminal rows by value."""
+    order = lanes.terminals
+    if len(order) == 0:
+        return
+    c = start_candidate(world, graph, -1)
+    row = world.candidates[c]
+    for i in range(len(order)):
+        lanes.value[order[i]] = terminal_row_value(world, order[i], row["horizon_ms"])
+        lanes.rows[order[i]] = 1
+    sort_lanes(world, order, len(order), lanes.value, lanes.rows, max(1, len(order) // 2))
+    count = min(world.graphs[graph]["batch"], len(order))
+    for i in range(count):
+        push(world, order[i], 1)
+        row["terminal_relief"] += lanes.value[order[i]]
+    row["lanes"] = count
+    row["served"] = count
+    _keep(world, c)
+
+
+@inner
+def append_ragged(world, graph, count, priced):
+    """A ragged cohort of `count` lanes that already lies at the end of the pool; `priced` cohorts were compared."""
+    if count == 0:
+        return
+    c = start_candidate(world, graph, -1)
+    row = world.candidates[c]
+    for i in range(row["first"], row["first"] + count):
+        _add_decoder(world, row, world.pool[0, i], world.pool[1, i])
+    row["lanes"] = count
+    row["served"] = count
+    world.decision[0]["pooled"] += count
+    _keep(world, c)
+    world.decision[0]["priced"] += priced - 1
+
+
+@inner
+def _keep(world, c):
+    price(world, c)
+    finish_candidate(world, c)
+    world.decision[0]["priced"] += 1
+
+
+@inner
+def _sort_decoders(world, lanes, graph):
+    """Sorts the decoders by (-v(rows), LRU, -rows, slot) for one shape at its own duration."""
+    horizon_ms = world.graphs[graph]["duration_ns"] / 1e6
+    order = lanes.decoders
+    for i in range(len(order)):
+        slot = order[i]
+        rows = rows_of(world, slot, graph)
+        lanes.rows[slot] = rows
+        lanes.value[slot] = decode_value(world, slot, graph, rows, horizon_ms)
+    width, estimator = world.graphs[graph]["lane_width"], world.graphs[graph]["estimator"]
+    close = lanes.sorted_for[0] == width and lanes.sorted_for[1] == estimator
+    sort_lanes(world, order, len(order), lanes.value, lanes.rows, 1 if close else max(1, len(order) // 2))
+    lanes.sorted_for[0] = width
+    lanes.sorted_for[1] = estimator
+
+
+@inner
+def _take_decoders(world, lanes, c, count):
+    """The first `count` sorted decoders become lanes of row `c`, their parts added in that order."""
+    row = world.candidates[c]
+    for i in range(count):
+        slot = lanes.decoders[i]
+        push(world, slot, lanes.rows[slot])
+        _add_decoder(world, row, slot, lanes.rows[slot])
+    row["lanes"] += count
+    row["served"] += count
+
+
+@inner
+def _add_decoder(world, row, slot, rows):
+    row["token_value"] += decode_token(world, slot, row["graph"], rows)
+    row["delivery_value"] += world.views[slot]["delivery_price"]
+    row["age_relief"] += decode_relief(world, slot, row["horizon_ms"])
+
+
+@inner
+def take_prompt(world, c, slot, tokens):
+    """`slot` becomes the prompt lane of row `c`, its parts added last."""
+    row = world.candidates[c]
+    row["prompt_slot"] = slot
+    row["prompt_tokens"] = tokens
+    row["token_value"] += prompt_token(world, slot, tokens)
+    row["delivery_value"] += prompt_delivery(world, slot, tokens)
+    row["lanes"] += 1
+    row["served"] += 1
+
+
+@inner
+def _best_prompt(world, lanes, capacity):
+    """The unscored prompt lane with work that is best by (-v, LRU, -work, slot); -1 without."""
+    if lanes.best_prompt[capacity] != _NOT_LOOKED_FOR:
+        return lanes.best_prompt[capacity]
+    best, best_value, best_tick, best_work = -1, 0.0, 0, 0
+    for i in range(len(lanes.prompts)):
+        slot = lanes.prompts[i]
+        work, tick = world.work[slot, capacity], world.slots[slot]["last_served_tick"]
+        if work == 0 or world.slots[slot]["scored"] == 1:
+            continue
+        value = prompt_lane_value(world, slot, work)
+        if best >= 0:
+            if value != best_value:
+                better = value > best_value
+            elif tick != best_tick:
+                better = tick < best_tick
+            else:
+                better = work > best_work
+            if not better:
+                continue
+        best, best_value, best_tick, best_work = slot, value, tick, work
+    lanes.best_prompt[capacity] = best
+    return best

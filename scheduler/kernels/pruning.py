@@ -1,0 +1,143 @@
+"""Padding pruning (S4): a candidate is barred where a smaller graph serves the same lanes. Timing plays no part."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scheduler import layout
+from scheduler.kernels.context import MARKS
+from scheduler.kernels.jit import inner
+from scheduler.kernels.table import following_members, members
+
+_BUCKETS = 256
+_MODULUS = 2147483647
+
+
+@inner
+def prune(world):
+    """Bars the redundant ones among the candidates found; candidates of prefill kinds are left alone."""
+    found = world.decision[0]["found"]
+    heads = np.full(_BUCKETS, -1, np.int64)
+    following = np.empty(found, np.int64)
+    for c in range(found):
+        if _takes_part(world, c):
+            world.candidates[c]["hash"] = _hash(world, c)
+            bucket = world.candidates[c]["hash"] % _BUCKETS
+            following[c] = heads[bucket]
+            heads[bucket] = c
+    for bucket in range(_BUCKETS):
+        x = heads[bucket]
+        if x >= 0 and following[x] >= 0:
+            _prune_bucket(world, heads[bucket], following)
+
+
+@inner
+def _prune_bucket(world, head, following):
+    """Compares every two candidates of one bucket. What is pruned still prunes others."""
+    x = head
+    while x >= 0:
+        y = head
+        while y >= 0:
+            if x != y and _is_redundant(world, x, y):
+                world.candidates[x]["barred"] = layout.PRUNED
+                break
+            y = following[y]
+        x = following[x]
+
+
+@inner
+def _takes_part(world, c):
+    row = world.candidates[c]
+    kind = world.graphs[row["graph"]]["kind"]
+    if kind == layout.KIND_PREFILL or kind == layout.KIND_SCORED_PREFILL:
+        return False
+    return row["barred"] == layout.NOT_BARRED
+
+
+@inner
+def _hash(world, c):
+    """Of what two candidates must share for one to prune the other; the order of the lanes does not matter."""
+    row = world.candidates[c]
+    hashed = _mixed(_identity(world.graphs[row["graph"]]), row["prompt_slot"], row["prompt_tokens"])
+    hashed += _lane_hash(world, row["first"], members(row))
+    if row["following"] >= 0:
+        identity = _identity(world.graphs[row["following"]])
+        hashed += 3 * _mixed(identity, row["following_prompt_slot"], row["following_prompt_tokens"])
+        hashed += 5 * _lane_hash(world, row["following_first"], following_members(row))
+    return hashed
+
+
+@inner
+def _identity(graph):
+    """What padding does not touch: kind, D and allocation as one number."""
+    return (graph["kind"] * 128 + graph["depth"]) * 4 + graph["allocation"]
+
+
+@inner
+def _mixed(identity, slot, tokens):
+    return (identity * 1000003 + slot * 8191 + tokens) % _MODULUS
+
+
+@inner
+def _lane_hash(world, first, count):
+    hashed = 0
+    for i in range(first, first + count):
+        x = world.pool[0, i] * 128 + world.pool[1, i] + 1
+        hashed += x * x % _MODULUS
+    return hashed
+
+
+@inner
+def _is_redundant(world, x, y):
+    """Whether y serves the same with no larger and one smaller extent."""
+    a, b = world.candidates[x], world.candidates[y]
+    if a["hash"] != b["hash"]:
+        return False
+    same_graph, same_following = a["graph"] == b["graph"], a["following"] == b["following"]
+    if same_graph == same_following:  # nothing differs, or both graphs do
+        return False
+    if same_following:
+        if not _is_smaller(world, a["graph"], b["graph"]):
+            return False
+    else:
+        if a["following"] < 0 or b["following"] < 0 or not _is_smaller(world, a["following"], b["following"]):
+            return False
+        kind = world.graphs[a["following"]]["kind"]
+        if kind == layout.KIND_PREFILL or kind == layout.KIND_SCORED_PREFILL:
+            return False
+    if a["prompt_slot"] != b["prompt_slot"] or a["prompt_tokens"] != b["prompt_tokens"]:
+        return False
+    if a["following_prompt_slot"] != b["following_prompt_slot"]:
+        return False
+    if a["following_prompt_tokens"] != b["following_prompt_tokens"]:
+        return False
+    if a["lanes"] != b["lanes"] or a["following_lanes"] != b["following_lanes"]:
+        return False
+    if not _same_lanes(world, a["first"], b["first"], members(a)):
+        return False
+    return _same_lanes(world, a["following_first"], b["following_first"], following_members(a))
+
+
+@inner
+def _is_smaller(world, x, y):
+    """Graph y has x's identity, no larger B, W, P and C, and one smaller."""
+    a, b = world.graphs[x], world.graphs[y]
+    if _identity(a) != _identity(b):
+        return False
+    if b["batch"] > a["batch"] or b["width"] > a["width"] or b["rows"] > a["rows"] or b["prompt"] > a["prompt"]:
+        return False
+    return b["batch"] < a["batch"] or b["width"] < a["width"] or b["rows"] < a["rows"] or b["prompt"] < a["prompt"]
+
+
+@inner
+def _same_lanes(world, a, b, count):
+    """Whether two stretches of the pool hold the same slots with the same rows, in any order."""
+    marks, pool = world.scratch[MARKS], world.pool
+    for i in range(a, a + count):
+        marks[pool[0, i]] = 0
+    for i in range(b, b + count):
+        marks[pool[0, i]] = pool[1, i]
+    for i in range(a, a + count):
+        if marks[pool[0, i]] != pool[1, i]:
+            return False
+    return True

@@ -1,0 +1,140 @@
+"""Selection: the ordinary winner, the probe that may displace it, and what is recorded beside it (S4, S7, S8)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scheduler import layout
+from scheduler.kernels.context import MARKS
+from scheduler.kernels.jit import inner
+from scheduler.kernels.order import precedes
+from scheduler.kernels.table import members
+
+ORDINARY, DISCOVERY, TIMING_REFRESH, ACCEPTANCE_LEARNING, SOLO_PREFILL = range(5)
+"""Reasons, in the order of scheduler.plans.Reason."""
+
+_KINDS = 10
+
+
+@inner
+def ordinary_winner(world):
+    """The first eligible candidate in the total order, -1 without one."""
+    winner = -1
+    for c in range(world.decision[0]["found"]):
+        if world.candidates[c]["barred"] == layout.NOT_BARRED and (winner < 0 or precedes(world, c, winner)):
+            winner = c
+    return winner
+
+
+@inner
+def winner_reason(world, winner):
+    """ORDINARY, DISCOVERY or SOLO_PREFILL."""
+    graph = world.graphs[world.candidates[winner]["graph"]]
+    if graph["duration_ns"] == 0:
+        return DISCOVERY
+    prefill = graph["kind"] == layout.KIND_PREFILL or graph["kind"] == layout.KIND_SCORED_PREFILL
+    return SOLO_PREFILL if prefill and world.decision[0]["solo_graph"] >= 0 else ORDINARY
+
+
+@inner
+def runner_up(world, chosen):
+    """The best other eligible candidate of the same score kind, -1 without one: what the margin is measured to."""
+    best = -1
+    known = world.candidates[chosen]["known"]
+    for c in range(world.decision[0]["found"]):
+        row = world.candidates[c]
+        if c == chosen or row["barred"] != layout.NOT_BARRED or row["known"] != known:
+            continue
+        if best < 0 or precedes(world, c, best):
+            best = c
+    return best
+
+
+@inner
+def choose_alternatives(world, chosen, out):
+    """Writes the rows of up to len(out) alternatives: the best of every other kind, then the best, all distinct.
+
+    Returns how many. Distinct in shape and in the set of submitted slots, from the chosen one too.
+    """
+    count = _best_of_kinds(world, chosen, out)
+    while count < len(out):
+        best = -1
+        for c in range(world.decision[0]["found"]):
+            if (best >= 0 and not _ranks_before(world, c, best)) or _is_taken(world, c, chosen, out, count):
+                continue
+            best = c
+        if best < 0:
+            break
+        out[count] = best
+        count += 1
+    return count
+
+
+@inner
+def _best_of_kinds(world, chosen, out):
+    """The best candidate of each kind but the chosen one's, in ranking order; as many as `out` holds."""
+    best = np.full(_KINDS, -1, np.int64)
+    own = world.graphs[world.candidates[chosen]["graph"]]["kind"]
+    for c in range(world.decision[0]["found"]):
+        kind = world.graphs[world.candidates[c]["graph"]]["kind"]
+        if kind != own and (best[kind] < 0 or _ranks_before(world, c, best[kind])):
+            best[kind] = c
+    count = 0
+    while count < len(out):
+        first = -1
+        for kind in range(_KINDS):
+            if best[kind] >= 0 and (first < 0 or _ranks_before(world, best[kind], best[first])):
+                first = kind
+        if first < 0:
+            break
+        out[count] = best[first]
+        best[first] = -1
+        count += 1
+    return count
+
+
+@inner
+def _ranks_before(world, a, b):
+    """The total order with the barred ones behind all others."""
+    barred_a = world.candidates[a]["barred"] != layout.NOT_BARRED
+    barred_b = world.candidates[b]["barred"] != layout.NOT_BARRED
+    if barred_a != barred_b:
+        return barred_b
+    return precedes(world, a, b)
+
+
+@inner
+def _is_taken(world, c, chosen, out, count):
+    """Whether `c` has the shape and slots of the chosen one or of one taken before."""
+    if _is_same(world, c, chosen):
+        return True
+    for i in range(count):
+        if _is_same(world, c, out[i]):
+            return True
+    return False
+
+
+@inner
+def _is_same(world, a, b):
+    """Same shape and same submitted slots."""
+    if a == b:
+        return True
+    x, y = world.candidates[a], world.candidates[b]
+    if x["graph"] != y["graph"] or x["lanes"] != y["lanes"]:
+        return False
+    marks = world.scratch[MARKS]
+    _mark(world, x, marks, 0)
+    _mark(world, y, marks, 1)
+    for i in range(x["first"], x["first"] + members(x)):
+        if marks[world.pool[0, i]] == 0:
+            return False
+    return x["prompt_slot"] < 0 or marks[x["prompt_slot"]] == 1
+
+
+@inner
+def _mark(world, row, marks, value):
+    """Sets marks of all submitted slots of a candidate."""
+    for i in range(row["first"], row["first"] + members(row)):
+        marks[world.pool[0, i]] = value
+    if row["prompt_slot"] >= 0:
+        marks[row["prompt_slot"]] = value
