@@ -111,32 +111,53 @@ def power(value, previous, previous_power, alpha):
 
 
 @inner
-def rebuild_estimator(means, survival, yields, alpha):
-    """survival[D] and yields[3, D + 2] of one estimator's means[D, (mean, weight)]."""
-    run = bold = run_power = bold_power = 1.0
-    raw_sum = score_sum = bold_sum = 0.0
-    for kind in range(3):
-        yields[kind, 1] = 1.0
+def rebuild_survival(means, survival, yields, alpha):
+    """survival[D], and the raw and score rows of yields[3, D + 2], from one estimator's means[D, (mean, weight)]."""
+    run = run_power = 1.0
+    raw_sum = score_sum = 0.0
+    yields[YIELD_RAW, 1] = yields[YIELD_SCORE, 1] = 1.0
     for d in range(means.shape[0]):
-        mean = means[d, MEAN]
-        lowest = min(run, mean)
+        lowest = min(run, means[d, MEAN])
         run_power = power(lowest, run, run_power, alpha)
         run = lowest
-        highest = min(bold, 1.0, mean + math.sqrt(LN20 / (2.0 * means[d, WEIGHT])))
-        bold_power = power(highest, bold, bold_power, alpha)
-        bold = highest
         survival[d] = run
         raw_sum += run
         score_sum += run_power
-        bold_sum += bold_power
         yields[YIELD_RAW, d + 2] = 1.0 + raw_sum
         yields[YIELD_SCORE, d + 2] = 1.0 + score_sum
-        yields[YIELD_OPTIMISTIC, d + 2] = 1.0 + bold_sum
+
+
+@inner
+def rebuild_optimistic(means, yields, alpha):
+    """The optimistic row of yields[3, D + 2]: the upper confidence bound of each mean, as far as its weight allows."""
+    run = run_power = 1.0
+    total = 0.0
+    yields[YIELD_OPTIMISTIC, 1] = 1.0
+    for d in range(means.shape[0]):
+        lowest = min(run, means[d, MEAN] + math.sqrt(LN20 / (2.0 * means[d, WEIGHT])))
+        run_power = power(lowest, run, run_power, alpha)
+        run = lowest
+        total += run_power
+        yields[YIELD_OPTIMISTIC, d + 2] = 1.0 + total
 
 
 @inner
 def rebuild_slot(slot, source, estimates, survival, yields, alpha):
-    """The derived tables of a slot for its active source; without a source the learned one's."""
+    """Every derived table of a slot for its active source; without a source the learned one's."""
     for estimator in range(2):
         means = estimates[slot, max(source, LEARNED), estimator]
-        rebuild_estimator(means, survival[slot, estimator], yields[slot, estimator], alpha)
+        rebuild_survival(means, survival[slot, estimator], yields[slot, estimator], alpha)
+        rebuild_optimistic(means, yields[slot, estimator], alpha)
+
+
+@inner
+def rebuild_observed(lane, active, optimistic, confidence, estimates, survival, yields, alpha):
+    """What observe_lane changed of a slot's tables; ageing alone moves only the optimistic ones, kept up on request."""
+    slot, source = lane["slot"], max(active, LEARNED)
+    means, slot_yields = estimates[slot, source], yields[slot]
+    rebuild_survival(means[ACCEPTANCE], survival[slot, ACCEPTANCE], slot_yields[ACCEPTANCE], alpha)
+    if confidence.shape[0] > 0:
+        rebuild_survival(means[FORECAST], survival[slot, FORECAST], slot_yields[FORECAST], alpha)
+    if optimistic == 1:
+        rebuild_optimistic(means[ACCEPTANCE], slot_yields[ACCEPTANCE], alpha)
+        rebuild_optimistic(means[FORECAST], slot_yields[FORECAST], alpha)

@@ -1,4 +1,4 @@
-"""Entries around a frame: admission, commit, completion, settlement, publication.
+"""Entries around a frame: admission, commit, completion, publication.
 
 Common arguments: slots[S], graphs[G], policy[1], frames[3], and by frame lanes[3, S] and participants[3, S], the latter
 indexed by slot; `first` and `second` are the frames in flight, oldest first, `completed` the last completed one, -1
@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from scheduler.kernels.acceptance import observe_lane, rebuild_slot, start_estimates
+from scheduler.kernels.acceptance import observe_lane, rebuild_observed, rebuild_slot, start_estimates
 from scheduler.kernels.accounting import (
     NS_PER_MS,
     charge_interval,
@@ -81,16 +81,16 @@ def rebuild_acceptance(first_slot, end_slot, slots, policy, estimates, survival,
 
 @entry(
     void(
-        *(int64, int64, int64, int64),
-        *(slots_type, graphs_type, policy_type, frames_type, lanes_type, participants_type),
+        *(int64, int64),
+        *(slots_type, graphs_type, frames_type, lanes_type, participants_type),
         *(floats_4d, ints_2d),
     )
 )
-def commit_frame(frame, earlier, completed, tick, slots, graphs, policy, frames, lanes, participants, yields, work):
-    """Submits frames[frame], whose record and lanes the caller has filled, behind `earlier` (-1: none in flight).
+def commit_frame(frame, tick, slots, graphs, frames, lanes, participants, yields, work):
+    """Submits frames[frame], whose record and lanes the caller has filled.
 
     Freezes the participants before anything else changes. Each lane's slot: in_flight + 1, pending + ceiling,
-    last_served_tick = tick. Then projects.
+    last_served_tick = tick. Views are stale until publish_lanes.
     """
     rounds, prompts = fastest_tables(graphs, yields, work)
     freeze_rates(slots, participants[frame], yields, work, rounds, prompts)
@@ -102,11 +102,6 @@ def commit_frame(frame, earlier, completed, tick, slots, graphs, policy, frames,
         expected = lanes[frame, i]["expected_tokens"]
         participants[frame, s]["served"] = lanes[frame, i]["prompt_tokens"] + expected
         participants[frame, s]["delivers"] = 1 if expected > 0.0 else 0
-    adaptation_ms = policy[0]["adaptation_ms"]
-    if earlier >= 0:
-        project(earlier, frame, completed, slots, frames, participants, adaptation_ms)
-    else:
-        project(frame, -1, completed, slots, frames, participants, adaptation_ms)
 
 
 @inner
@@ -125,7 +120,7 @@ def close_lane(lane, did, slot, earned_ms):
 
 @entry(
     int64(
-        *(int64, int64, int64, float64, ints_2d),
+        *(int64, int64, int64, float64, int64, ints_2d),
         *(slots_type, graphs_type, policy_type, frames_type, lanes_type, participants_type),
         *(floats_5d, floats_2d, floats_3d, floats_4d, floats),
         *(floats_2d, float32s_2d),
@@ -136,6 +131,7 @@ def complete_frame(
     now_ns,
     interval_ns,
     earned_ms,
+    optimistic,
     did,
     slots,
     graphs,
@@ -154,10 +150,13 @@ def complete_frame(
     """Completes frames[frame]; did[lanes, 6] says what each lane did, validated. Answers how many reached their limit.
 
     interval_ns: the service interval, 0 to charge nothing. earned_ms: added to decode_earned_ms of every lane that
-    emitted. survival_rows[S, D] (NaN: not evaluated) and the joint confidence[S, D] may be empty, (0, 0).
+    emitted. optimistic: 1 keeps the lanes' optimistic yields up to date; only acceptance learning reads them, so pass
+    whether its credit is full after this completion, and call rebuild_acceptance for all when it has just become so.
+    survival_rows[S, D] (NaN: not evaluated) and the joint confidence[S, D] may be empty, (0, 0).
+
     Charges the participants, then by lane: acceptance, then counters (consumed, emitted, in_flight, pending, epoch);
     opens the frame's publications. The caller then handles stages, ends and the other frame's expected end, and
-    calls settle.
+    calls start_memories.
     """
     count = frames[frame]["lanes"]
     depth = graphs[frames[frame]["graph"]]["depth"]
@@ -174,39 +173,34 @@ def complete_frame(
         lane, slot = lanes[frame, i], slots[lanes[frame, i]["slot"]]
         if did[i, DID_TEACH] == 1 and did[i, DID_EMIT] > 0:
             observe_lane(lane, did[i], depth, survival_rows, confidence, estimates, prior, decay)
-            rebuild_slot(lane["slot"], slot["source"], estimates, survival, yields, policy[0]["alpha"])
+            alpha = policy[0]["alpha"]
+            rebuild_observed(lane, slot["source"], optimistic, confidence, estimates, survival, yields, alpha)
         close_lane(lane, did[i], slot, earned_ms)
         reached += did[i, DID_REACH]
     return reached
 
 
-@entry(
-    void(
-        *(int64, int64, int64),
-        *(slots_type, graphs_type, policy_type, frames_type, participants_type),
-        *(floats_2d, floats_4d, ints_2d),
-    )
-)
-def settle(first, second, completed, slots, graphs, policy, frames, participants, prior, yields, work):
-    """The last step of a change: first token memories of runnable slots without one, in slot order; the projection."""
+@entry(void(*(slots_type, graphs_type, policy_type), *(floats_2d, floats_4d, ints_2d)))
+def start_memories(slots, graphs, policy, prior, yields, work):
+    """First token memories of runnable slots without one, in slot order: tried again after each completion."""
     missing = False
     for s in range(slots.shape[0]):
         missing = missing or (runnable(slots[s]) and math.isnan(slots[s]["token_memory"]))
-    if missing:
-        rounds, prompts = fastest_tables(graphs, yields, work)
-        for s in range(slots.shape[0]):
-            if runnable(slots[s]) and math.isnan(slots[s]["token_memory"]):
-                start_memory(s, slots, policy[0]["newcomer"], yields, prior, work, rounds, prompts)
-    project(first, second, completed, slots, frames, participants, policy[0]["adaptation_ms"])
+    if not missing:
+        return
+    rounds, prompts = fastest_tables(graphs, yields, work)
+    for s in range(slots.shape[0]):
+        if runnable(slots[s]) and math.isnan(slots[s]["token_memory"]):
+            start_memory(s, slots, policy[0]["newcomer"], yields, prior, work, rounds, prompts)
 
 
 @entry(void(*(int64, ints, ints), *(int64, int64, int64), *(slots_type, policy_type, frames_type, participants_type)))
 def publish_lanes(count, published, times, first, second, completed, slots, policy, frames, participants):
-    """The first `count` publications of the completed frame in order (slot, time in ns); then the projection.
+    """The first `count` publications of the completed frame in order (slot, time in ns); then every slot's views.
 
-    count 0 only projects. The caller may gather publications and call once, before anything reads the slots, another
-    completion, or a change of policy. A slot that was reused or cancelled meanwhile, or whose lane emitted nothing,
-    is left alone.
+    The caller may gather publications and call once (count 0 if there are none), before anything reads the slots or
+    their views, another completion, or a change of policy. A slot that was reused or cancelled meanwhile, or whose
+    lane emitted nothing, is left alone.
     """
     adaptation_ms = policy[0]["adaptation_ms"]
     for i in range(count):

@@ -6,7 +6,7 @@ from scheduler.kernels.completion import (
     complete_frame,
     publish_lanes,
     rebuild_acceptance,
-    settle,
+    start_memories,
 )
 
 __all__ = [
@@ -15,5 +15,5 @@ __all__ = [
     "complete_frame",
     "publish_lanes",
     "rebuild_acceptance",
-    "settle",
+    "start_memories",
 ]
