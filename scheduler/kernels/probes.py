@@ -14,12 +14,11 @@ from scheduler.kernels.table import members
 
 
 @inner
-def timing_refresh(world):
+def timing_refresh(world, winner):
     """The eligible candidate of a measured, stale shape whose last observation or attempt is longest ago; -1 without.
 
     Ties go to the total order. The winner's own shape is refreshed by running it.
     """
-    winner = world.decision[0]["winner"]
     best, best_ns = -1, 0
     for c in range(world.decision[0]["found"]):
         row = world.candidates[c]
@@ -35,15 +34,14 @@ def timing_refresh(world):
 
 
 @inner
-def acceptance_learning(world, estimates):
+def acceptance_learning(world, winner):
     """The eligible SPECULATIVE candidate that gains most over the winner under optimistic yields; -1 without.
 
     It must give a lane, which has output left to use the observation, more rows than the winner does. Equal gains go
     to the smallest weight among the added depths, shorter T, fewer physical rows and the catalog's order.
-    estimates: [S, 2 sources, 2 estimators, D, 2 (mean, weight)].
     """
-    winner_rows = _rows_in_winner(world)
-    score = world.candidates[world.decision[0]["winner"]]["score"]
+    winner_rows = _rows_in_winner(world, winner)
+    score = world.candidates[winner]["score"]
     best, best_gain, best_weight = -1, 0.0, 0.0
     for c in range(world.decision[0]["found"]):
         row = world.candidates[c]
@@ -52,7 +50,7 @@ def acceptance_learning(world, estimates):
             continue
         if graph["kind"] != layout.KIND_SPECULATIVE or graph["depth"] == 0:
             continue
-        weight = _least_weight(world, row, winner_rows, estimates)
+        weight = _least_weight(world, row, winner_rows)
         if weight < 0.0:
             continue
         optimistic = _optimistic_score(world, row)
@@ -65,9 +63,9 @@ def acceptance_learning(world, estimates):
 
 
 @inner
-def _rows_in_winner(world):
+def _rows_in_winner(world, winner):
     """Each slot's rows as a decode lane of the winner, 1 where it has none [S]."""
-    row = world.candidates[world.decision[0]["winner"]]
+    row = world.candidates[winner]
     rows = np.ones(len(world.slots), np.int64)
     kind = world.graphs[row["graph"]]["kind"]
     if kind == layout.KIND_SPECULATIVE or kind == layout.KIND_MIXED:
@@ -77,7 +75,7 @@ def _rows_in_winner(world):
 
 
 @inner
-def _least_weight(world, row, winner_rows, estimates):
+def _least_weight(world, row, winner_rows):
     """The smallest weight among the depths that qualifying lanes add to the winner's; -1.0 without such a lane."""
     estimator = world.graphs[row["graph"]]["estimator"]
     least = -1.0
@@ -86,7 +84,7 @@ def _least_weight(world, row, winner_rows, estimates):
         if rows <= winner_rows[slot] or world.views[slot]["left"] - rows < 1:
             continue
         for depth in range(winner_rows[slot], rows):
-            weight = estimates[slot, world.slots[slot]["source"], estimator, depth - 1, layout.WEIGHT]
+            weight = world.estimates[slot, world.slots[slot]["source"], estimator, depth - 1, layout.WEIGHT]
             if least < 0.0 or weight < least:
                 least = weight
     return least
