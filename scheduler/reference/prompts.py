@@ -25,7 +25,7 @@ class Prompt:
         return next((stop for stop in self.stops if stop > consumed), consumed)
 
     def work(self, consumed: int, capacity: int) -> int:
-        """work(C): tokens up to the segment's end, cut back to the first token of a block that it would divide."""
+        """Tokens that a graph of `capacity` consumes: up to a stop, cut back to the start of a block in its way."""
         end = min(consumed + capacity, self.segment_end(consumed))
         while True:
             starts = [first for first, last in self.blocks if first < end < last]

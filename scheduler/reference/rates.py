@@ -1,62 +1,49 @@
-"""Reference rates from measured graphs: normalizers and the reference interval sigma (S4, S9)."""
+"""Reference rates from measured graphs: the normalizers of S9."""
 
 from __future__ import annotations
 
-import dataclasses
-
-from scheduler.reference.catalog import Catalog
+from scheduler.reference.decision import Graph
+from scheduler.reference.estimates import Prior
+from scheduler.reference.loading import generates, lane_width
 from scheduler.reference.residents import Resident
-from scheduler.shapes import GraphKind, GraphShape
+from scheduler.shapes import Allocation, GraphKind
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class MeasuredGraph:
-    """A shape with a known duration in ms."""
+class Rates:
+    """The measured, usable part of the catalog at one instant, with the normalizers that follow from it."""
 
-    shape: GraphShape
-    duration_ms: float
+    def __init__(self, graphs: tuple[Graph, ...], prior: Prior) -> None:
+        known = [graph for graph in graphs if graph.known and graph.usable]
+        self._generation = [graph for graph in known if generates(graph.shape)]
+        self._prompt = {
+            False: [g for g in known if g.shape.kind in (GraphKind.PREFILL, GraphKind.MIXED)],
+            True: [g for g in known if g.shape.kind is GraphKind.SCORED_PREFILL],
+        }
+        self._prior = prior
 
+    def token(self, resident: Resident) -> float | None:
+        """The highest tokens per ms that this request alone would advance in its phase; None when none is measured."""
+        if resident.prompt_whole:
+            return max((self._output(resident, graph) / graph.duration_ms for graph in self._generation), default=None)
+        works = [(resident.work(g.shape.prefill_capacity), g) for g in self._prompt[resident.spec.scored]]
+        return max((work / graph.duration_ms for work, graph in works if work > 0), default=None)
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class MeasuredGraphs:
-    """The measured part of the catalog at one instant, by what the graphs do."""
+    def _output(self, resident: Resident, graph: Graph) -> float:
+        shape = graph.shape
+        room = max(1, resident.output_limit - resident.emitted)
+        rows = resident.usable_rows(min(lane_width(shape), shape.target_rows, room))
+        return resident.yield_raw(rows, shape.allocation is Allocation.DEVICE)
 
-    prefill: tuple[MeasuredGraph, ...]
-    decode: tuple[MeasuredGraph, ...]
+    def delivery(self, resident: Resident) -> float | None:
+        """The highest deliveries per ms of one stream; None before the prompt is whole or when none is measured."""
+        if not resident.prompt_whole:
+            return None
+        return max((1.0 / graph.duration_ms for graph in self._generation), default=None)
 
-    @classmethod
-    def of(cls, catalog: Catalog, now_ns: int) -> MeasuredGraphs:
-        """Fresh and stale estimates alike: a stale cost stays available for normalization (S6)."""
-
-        def known(kind: GraphKind) -> tuple[MeasuredGraph, ...]:
-            estimates = ((shape, catalog.estimate(shape, now_ns)) for shape in catalog.of_kind(kind))
-            return tuple(MeasuredGraph(s, e.duration_ns / 1e6) for s, e in estimates if e.known)
-
-        return cls(prefill=known(GraphKind.PREFILL), decode=known(GraphKind.DECODE))
-
-    def decode_rate(self) -> float | None:
-        """A lone decoder's normalizer: the highest expected tokens per ms, one token a graph; None unmeasured."""
-        return max((1.0 / g.duration_ms for g in self.decode), default=None)
-
-    def token_rate(self, resident: Resident) -> float | None:
-        """The normalizer of the resident's current phase, tokens per ms; None when none is measured."""
-        if not resident.prefilling:
-            return self.decode_rate()
-        remaining = resident.remaining_prompt
-        rates = (min(g.shape.prefill_capacity, remaining) / g.duration_ms for g in self.prefill)
+    def lone_decoder(self) -> float | None:
+        """The highest tokens per ms of a lone decoder that follows the population prior; None unmeasured."""
+        rates = []
+        for graph in self._generation:
+            rows = min(lane_width(graph.shape), graph.shape.target_rows)
+            rates.append(self._prior.expected(rows) / graph.duration_ms)
         return max(rates, default=None)
-
-    def delivery_rate(self) -> float | None:
-        """The highest deliveries per ms of one stream over graphs that deliver; None when none is measured."""
-        return self.decode_rate()
-
-    def decode_sigma_ms(self, streams: int) -> float:
-        """The decode family's reference interval for `streams` delivery-bearing streams, in ms.
-
-        sigma = K*T/min(B, k) of the measured graph that minimises T/min(B, k), the first in catalog order on a
-        tie. Decode is the only generation family yet, so k = K = streams. 0 when none is measured.
-        """
-        if streams == 0 or not self.decode:
-            return 0.0
-        best = min(self.decode, key=lambda g: g.duration_ms / min(g.shape.batch_capacity, streams))
-        return streams * best.duration_ms / min(best.shape.batch_capacity, streams)

@@ -127,16 +127,16 @@ class Resident:
         return spec.grammar or spec.host_stop or spec.host_fed or self.offered > 0
 
     def usable_rows(self, most: int) -> int:
-        """min(most, 1 + drafts)."""
+        """At most 1 + drafts of `most` rows."""
         drafts = self.drafts
         return most if drafts is None else min(most, 1 + drafts)
 
     def rows(self, width: int) -> int:
-        """rows(shape) of a decoding lane in a shape whose lanes use at most `width` rows: min(width, left, 1 + drafts)."""
+        """Rows of a decoding lane in a shape whose lanes use at most `width`: min(width, left, 1 + drafts)."""
         return self.usable_rows(min(width, self.left))
 
     def work(self, capacity: int) -> int:
-        """work(C): the prompt tokens that a graph of this prompt capacity would consume."""
+        """The prompt tokens that a graph of this prompt capacity would consume."""
         return self.prompt.work(self.consumed, capacity)
 
     def finishes(self, work: int) -> bool:

@@ -1,259 +1,332 @@
-"""RequestScheduler: commands and completions in, plans out. A pure state machine; time is passed in.
+"""ReferenceScheduler: the rules of the specification in plain Python, with the fast scheduler's public methods.
 
-One frame is in flight at a time: plan() returns None while a committed frame has not completed. (The second
-frame slot of S10 comes with projection; until then every kind drains the window.)
+It has no checkpoint() and restore(): those say nothing about decisions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from scheduler.errors import (
     ClockWentBack,
     DuplicateRequest,
     InvalidFence,
+    InvalidObservation,
     InvalidRequest,
     RequestTooLong,
     SlotsFull,
-    StalePlan,
-    UnknownHandle,
+    SnapshotPending,
 )
-from scheduler.plans import LedgerBalances, PlanLane, Reason, ScheduledPlan
+from scheduler.plans import CostState, Reason, ScheduledPlan
 from scheduler.policy import PolicyConfig
-from scheduler.records import (
-    CompletionRecord,
-    ExecutionTiming,
-    FinishReason,
-    GeneratedToken,
-    RequestHandle,
-    RequestSpec,
-)
-from scheduler.reference.accounting import charge_interval, delivered_memory, freeze_participants, start_token_memory
-from scheduler.reference.candidates import enumerate_candidates
-from scheduler.reference.catalog import Catalog
-from scheduler.reference.completion import CompletedFrame, SubmittedFrame, checked_interval, match_records
-from scheduler.reference.rates import MeasuredGraphs
-from scheduler.reference.residents import ProjectedResident, Resident, Slots
-from scheduler.reference.selection import make_plan, ranked
-from scheduler.reference.value import DecisionContext
+from scheduler.records import CompletionRecord, ExecutionTiming, GeneratedToken, RequestHandle, RequestSpec
+from scheduler.reference.accounting import charge_interval, start_token_memory
+from scheduler.reference.admission import after_state, check_servable, first_stage
+from scheduler.reference.checkpoints import choose_cuts
+from scheduler.reference.commitment import check_commit, pages_needed, pages_rise
+from scheduler.reference.completion import checked_interval, checked_lanes
+from scheduler.reference.decision import Decision, Graph, Outcome
+from scheduler.reference.estimates import Estimates
+from scheduler.reference.frames import CompletedFrame, Frame, Participant, project
+from scheduler.reference.lanes import Completion, apply_lane, commits, release_lane
+from scheduler.reference.planner import plan as choose
+from scheduler.reference.prompts import Prompt, atomic_blocks, image_windows, window_starts
+from scheduler.reference.rates import Rates
+from scheduler.reference.residents import Resident, Stage
+from scheduler.reference.state import ReferenceState
+from scheduler.shapes import GraphKind
 
-MAX_REQUEST_SLOTS = 4096
+MAX_OFFER = 2**31 - 1
+QUEUEABLE = (GraphKind.DECODE, GraphKind.SPECULATIVE)
 
 
-class ReferenceScheduler:
-    """Chooses which prepared graph runs next, and for whom.
+class ReferenceScheduler(ReferenceState):
+    """Chooses which prepared graph runs next, and for whom. See scheduler.RequestScheduler for the methods."""
 
-    Usage per iteration: advance_to, complete, admit/cancel/configure_policy, plan, commit, published_output.
-    Every error is a SchedulerError and leaves the state as it was.
-    """
-
-    def __init__(self, catalog: Catalog, policy: PolicyConfig, request_slots: int = 64) -> None:
-        if not 1 <= request_slots <= MAX_REQUEST_SLOTS:
-            raise InvalidRequest(f"request_slots is {request_slots}; it must be from 1 to {MAX_REQUEST_SLOTS}")
-        self.catalog = catalog
-        self._slots = Slots(request_slots)
-        self._now_ns = 0
-        self._last_fence = 0
-        self._tick = 0
-        self._submitted: SubmittedFrame | None = None
-        self._completed: CompletedFrame | None = None
-        self._discovery_ns = 0
-        self._policy = policy
-        self.configure_policy(policy)
-
-    @property
-    def now_ns(self) -> int:
-        """The time of the last advance_to."""
-        return self._now_ns
-
-    @property
-    def policy(self) -> PolicyConfig:
-        """The coefficients that the next plan() uses."""
-        return self._policy
-
-    @property
-    def resident_count(self) -> int:
-        """Occupied request slots."""
-        return len(self._slots)
-
-    @property
-    def in_flight(self) -> ScheduledPlan | None:
-        """The committed plan that has not completed."""
-        return self._submitted.plan if self._submitted else None
-
-    def is_resident(self, handle: RequestHandle) -> bool:
-        """Whether the handle's request still occupies its slot."""
-        return self._slots.get(handle) is not None
+    # Commands.
 
     def advance_to(self, now_ns: int) -> None:
         """Moves the clock. Raises ClockWentBack for an earlier time."""
-        if now_ns < self._now_ns:
-            raise ClockWentBack(f"advance_to({now_ns}) after {self._now_ns}; the clock is monotonic")
-        self._now_ns = now_ns
+        if now_ns < self.now_ns:
+            raise ClockWentBack(f"advance_to({now_ns}) after {self.now_ns}; the clock is monotonic")
+        self.now_ns = now_ns
 
     def configure_policy(self, policy: PolicyConfig) -> None:
-        """Uses `policy` from the next plan() on. Memories, costs and ages are untouched."""
-        self._policy = policy
+        """Uses `policy` from the next plan() on."""
+        self.policy = policy
         self.catalog.ttl_ns = policy.estimate_ttl_ns
+        for resident in self.residents():
+            resident.estimates.set_alpha(policy.adaptive_verification_alpha)
+
+    def set_resources(self, free_pages: int, free_snapshot_rows: int, page_tokens: int = 16) -> None:
+        """What is free now. Raises InvalidObservation for negative counts."""
+        if free_pages < 0 or free_snapshot_rows < 0 or page_tokens < 1:
+            raise InvalidObservation("free pages and rows are 0 or more, and a page holds at least one token")
+        self.free_pages, self.free_snapshot_rows, self.page_tokens = free_pages, free_snapshot_rows, page_tokens
 
     def admit(self, spec: RequestSpec) -> RequestHandle:
-        """Takes a request in. Raises DuplicateRequest, RequestTooLong or SlotsFull."""
-        if spec.request_id in self._slots:
+        """Takes a request in; raises an AdmissionError when that cannot be now, or ever."""
+        if any(r.spec.request_id == spec.request_id for r in self.residents()):
             raise DuplicateRequest(f"request {spec.request_id} is already resident")
         if spec.prompt_tokens + 1 > spec.context_capacity:
-            raise RequestTooLong(
-                f"request {spec.request_id}: {spec.prompt_tokens} prompt tokens leave no room for output in a "
-                f"context of {spec.context_capacity}"
-            )
-        slot = self._slots.free_slot()
+            raise RequestTooLong(f"request {spec.request_id}: the prompt leaves no room for output")
+        graphs = self.graphs()
+        prompt = self._prompt(spec, graphs)
+        check_servable(spec, prompt, graphs, self.image_feature_rows)
+        if spec.continues is not None and self._pending_snapshot(spec.continues):
+            raise SnapshotPending(f"request {spec.continues} has not published its snapshot")
+        slot = next((i for i, r in enumerate(self.slots) if r is None), None)
         if slot is None:
-            raise SlotsFull(f"all {self._slots.capacity} request slots are taken")
-        others = self._slots.runnable()
-        resident = self._slots.occupy(slot, spec)
-        start_token_memory(resident, others, self._measured(), self._policy)
+            raise SlotsFull(f"all {self.request_slots} request slots are taken")
+        others = self.runnable()
+        self.generations[slot] += 1
+        self._admissions += 1
+        resident = Resident(
+            handle=RequestHandle(slot, self.generations[slot]),
+            spec=spec,
+            prompt=prompt,
+            estimates=Estimates(self.prior, self.policy.adaptive_verification_alpha),
+            admitted=self._admissions,
+            stage=first_stage(spec, prompt, graphs),
+            consumed=spec.cached_tokens,
+            images_left=len(prompt.windows[0]),
+            pages_held=0 if self.free_pages is None else -(-spec.cached_tokens // self.page_tokens),
+        )
+        start_token_memory(resident, others, Rates(graphs, self.prior), self.policy)
+        self.slots[slot] = resident
         return resident.handle
 
-    def cancel(self, handle: RequestHandle) -> None:
-        """Stops selecting the request; its slot is freed now, or when the frame that uses it completes.
+    def _prompt(self, spec: RequestSpec, graphs: tuple[Graph, ...]) -> Prompt:
+        windows = image_windows(spec, self.image_feature_rows)
+        blocks, starts = atomic_blocks(spec), window_starts(windows)
+        anchor: int | None = None
+        cuts: tuple[int, ...] = ()
+        if self.free_snapshot_rows > 0 and any(g.shape.kind is GraphKind.SNAPSHOT for g in graphs):
+            anchor, cuts = choose_cuts(spec, blocks, starts, graphs, self.fraction)
+        stops = sorted({*cuts, *starts, spec.prompt_tokens})
+        return Prompt(windows, blocks, anchor, cuts, tuple(stops))
 
-        Raises UnknownHandle when the request has ended.
-        """
+    def _pending_snapshot(self, request_id: str) -> bool:
+        terminal = any(r.spec.request_id == request_id and r.stage is Stage.TERMINAL for r in self.residents())
+        return terminal or request_id in self.unpublished_snapshots
+
+    def published_snapshot(self, request_id: str) -> None:
+        """The request's terminal snapshot may be continued."""
+        self.unpublished_snapshots.discard(request_id)
+
+    def restored(self, handle: RequestHandle) -> None:
+        """A WAITING request's state has arrived."""
+        resident = self._resident(handle)
+        if resident.stage is not Stage.WAITING:
+            raise InvalidRequest(f"request {resident.spec.request_id} does not wait for its state")
+        resident.stage = after_state(resident.images_left)
+        resident.epoch += 1
+
+    def offer_proposals(self, handle: RequestHandle, source: str, count: int) -> None:
+        """Copied drafts for the next round of the request; 0 withdraws them."""
+        resident = self._resident(handle)
+        if source != "copy" or source not in resident.spec.proposal_sources:
+            raise InvalidRequest(f"{source!r} is no source that this request takes offers of")
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_OFFER:
+            raise InvalidRequest(f"{count!r} drafts; allowed are 0 to {MAX_OFFER}")
+        resident.offered = count
+        resident.epoch += 1
+
+    def cancel(self, handle: RequestHandle) -> None:
+        """Stops selecting the request; its slot is freed now, or when the last frame that uses it completes."""
         resident = self._resident(handle)
         resident.cancelled = True
         resident.epoch += 1
-        if resident.fence is None:
-            self._slots.release(resident)
+        self._free_if_done(resident)
+        self._idle()
+
+    def preempt(self, handle: RequestHandle) -> None:
+        """Retires the request's state through a terminal snapshot."""
+        resident = self._resident(handle)
+        if not self.catalog.of_kind(GraphKind.TERMINAL_SNAPSHOT):
+            raise InvalidRequest("no terminal snapshot graph is prepared")
+        if resident.retiring or resident.stage is Stage.TERMINAL:
+            raise InvalidRequest(f"request {resident.spec.request_id} is being retired already")
+        resident.epoch += 1
+        resident.terminal_since_ns = self.now_ns
+        if resident.in_flight:
+            resident.retiring = True
+        else:
+            resident.stage = Stage.TERMINAL
+
+    def preemption_victim(self) -> RequestHandle | None:
+        """Who should be preempted: when pages alone keep every candidate back, whoever was admitted last."""
+        if self.queue:
+            return None
+        outcome = self._choose()
+        barred = [candidate[6] for candidate in outcome.candidates]
+        if "none" in barred or "pages" not in barred:
+            return None
+        candidates = [r for r in self.runnable() if r.stage is not Stage.TERMINAL]
+        return max(candidates, key=lambda r: r.admitted).handle if candidates else None
+
+    # Plans and frames.
 
     def plan(self) -> ScheduledPlan | None:
-        """The best choice now, or None when nothing can run. Changes nothing."""
-        residents = self._slots.runnable()
-        if self._submitted is not None or not residents:
-            return None
-        views = [self._projected(resident) for resident in residents]
-        context = DecisionContext.of(views, self._policy, self._measured(), self._now_ns)
-        ranking = ranked(enumerate_candidates(self.catalog, context))
-        return make_plan(ranking, context, LedgerBalances(discovery_ms=self._discovery_ns / 1e6))
+        """The best choice now, or None when nothing may be submitted. Changes nothing."""
+        self._outcome = self._choose() if self._may_queue() and self.runnable() else Outcome(None, ())
+        return self._outcome.plan
+
+    def _may_queue(self) -> bool:
+        if len(self.queue) != 1:
+            return not self.queue
+        frame = self.queue[0]
+        known = frame.plan.cost_state is not CostState.UNKNOWN
+        return frame.plan.shape.kind in QUEUEABLE and known and self.now_ns <= frame.end_ns
+
+    def project(self) -> None:
+        """Brings the residents' view fields up to date (S10)."""
+        project(self.residents(), self.completed, self.queue, self.policy)
+
+    def _choose(self) -> Outcome:
+        self.project()
+        ledgers = self.ledgers
+        return choose(
+            Decision(
+                now_ns=self.now_ns,
+                start_ns=max(self.now_ns, self.queue[-1].end_ns) if self.queue else self.now_ns,
+                queue_depth=len(self.queue),
+                policy=self.policy,
+                fixed_width=self.fixed_width,
+                graphs=self.graphs(),
+                residents=tuple(self.runnable()),
+                free_pages=self.free_pages,
+                page_tokens=self.page_tokens,
+                free_snapshot_rows=self.free_snapshot_rows,
+                timing_full=ledgers.funds(Reason.TIMING_REFRESH),
+                acceptance_full=ledgers.funds(Reason.ACCEPTANCE_LEARNING),
+                timing_credit_ns=ledgers.of[Reason.TIMING_REFRESH].credit_ns,
+                acceptance_credit_ns=ledgers.of[Reason.ACCEPTANCE_LEARNING].credit_ns,
+                ledgers=ledgers.balances(),
+                tick=self.tick,
+            )
+        )
 
     def commit(self, plan: ScheduledPlan, fence: int) -> None:
         """Submits the plan under `fence`. Raises InvalidFence when it does not rise, StalePlan when state moved on."""
         if fence <= self._last_fence:
             raise InvalidFence(f"fence {fence} does not rise above {self._last_fence}")
-        if self._submitted is not None:
-            raise StalePlan(f"frame {self._submitted.fence} is in flight; plan again when it has completed")
-        lanes = [self._current_lane(lane, epoch) for lane, epoch in zip(plan.lanes, plan.lane_epochs, strict=True)]
-        # S6: a plan that trusted a fresh estimate may outlive the freshness.
-        if self.catalog.estimate(plan.shape, self._now_ns).state is not plan.cost_state:
-            raise StalePlan(f"the estimate of {plan.shape.label} is no longer {plan.cost_state.value}; plan again")
+        residents = [
+            self._current(lane.handle, epoch) for lane, epoch in zip(plan.lanes, plan.lane_epochs, strict=True)
+        ]
+        check_commit(self, plan, residents)
         self._last_fence = fence
-        self._tick += 1
-        participants = freeze_participants(self._slots.runnable(), self._measured())
-        for resident in lanes:
-            resident.fence = fence
-            resident.last_served_tick = self._tick
-        self._submitted = SubmittedFrame(fence, plan, participants)
+        self.tick += 1
+        rates = Rates(self.graphs(), self.prior)
+        participants = [
+            Participant(r.handle, rates.token(r), rates.delivery(r))
+            for r in self.runnable()
+            if r.stage is not Stage.TERMINAL
+        ]
+        if self.free_pages is not None:
+            self.free_pages -= pages_rise(plan, residents, self.page_tokens)
+        for resident, lane in zip(residents, plan.lanes, strict=True):
+            if self.free_pages is not None:
+                resident.pages_held = max(resident.pages_held, pages_needed(plan, lane, resident, self.page_tokens))
+            resident.in_flight += 1
+            resident.pending += lane.ceiling
+            resident.last_served_tick = self.tick
+        if plan.reason is Reason.TIMING_REFRESH:
+            self.catalog.attempt(plan.shape, self.now_ns)
+        self.ledgers.commit(plan.reason)
+        start_ns = max(self.now_ns, self.queue[-1].end_ns) if self.queue else self.now_ns
+        end_ns = start_ns + plan.selected_cost_ns
+        self.queue.append(Frame(fence, plan, tuple(participants), bool(self.queue), end_ns))
 
     def complete(
         self, fence: int, records: Sequence[CompletionRecord], timing: ExecutionTiming
     ) -> list[GeneratedToken]:
-        """Applies a completed frame and returns the tokens to publish, in lane order.
+        """Applies a completed frame and returns the tokens to publish, in lane order."""
+        return self._complete(fence, records, timing, None, None)
 
-        Cancelled lanes publish nothing. Raises InvalidFence for a fence that is not in flight and
-        InvalidCompletion for records or timing that cannot belong to it; nothing has changed then.
-        """
-        frame = self._submitted
-        if frame is None or frame.fence != fence:
-            raise InvalidFence(f"fence {fence} is not in flight")
-        pairs = match_records(frame.plan, list(records))
-        interval = checked_interval(timing)
-        failed = all(record.error is not None for _, record in pairs)
+    def complete_with_survival(
+        self, fence: int, records: Sequence[CompletionRecord], timing: ExecutionTiming, survival: Any
+    ) -> list[GeneratedToken]:
+        """As complete(), with survival rows [request_slots, draft_capacity]."""
+        return self._complete(fence, records, timing, None, survival)
+
+    def complete_packed_round(
+        self, fence: int, records: Sequence[CompletionRecord], timing: ExecutionTiming, confidence: Any
+    ) -> list[GeneratedToken]:
+        """As complete(), with the confidence sidecar [2, request_slots, draft_capacity]."""
+        return self._complete(fence, records, timing, confidence, None)
+
+    def complete_packed_round_with_survival(
+        self, fence: int, records: Sequence[CompletionRecord], timing: ExecutionTiming, confidence: Any, survival: Any
+    ) -> list[GeneratedToken]:
+        """As complete(), with both."""
+        return self._complete(fence, records, timing, confidence, survival)
+
+    def _complete(
+        self,
+        fence: int,
+        records: Sequence[CompletionRecord],
+        timing: ExecutionTiming,
+        confidence: Any,
+        survival: Any,
+    ) -> list[GeneratedToken]:
+        if not self.queue or self.queue[0].fence != fence:
+            raise InvalidFence(f"fence {fence} is not the oldest in flight")
+        frame = self.queue[0]
+        plan = frame.plan
+        results = checked_lanes(plan, records, confidence, survival, (self.request_slots, self.draft_capacity))
+        interval = checked_interval(timing, frame.queued)
+        failed = all(result.record.error is not None for result in results)
+        self.queue.pop(0)
         if not failed:
-            self.catalog.observe(frame.plan.shape, interval.cost_ns, self._now_ns)
-        if frame.plan.reason is Reason.DISCOVERY:
-            self._discovery_ns += interval.service_ns
-        served = {lane.handle: rec.consumed_prompt_tokens + len(rec.emitted_tokens) for lane, rec in pairs}
+            self.catalog.observe(plan.shape, interval.cost_ns, self.now_ns)
+        self.ledgers.complete(plan.reason, interval.service_ns, interval.wall_ns, failed)
+        residents = {r.handle: r for r in self.residents()}
+        lanes = [(residents[result.lane.handle], result) for result in results]
+        counted = [(r, result) for r, result in lanes if commits(r, result)]
+        served = {r.handle: res.record.consumed_prompt_tokens + len(res.record.emitted_tokens) for r, res in counted}
         deliveries = {}
         if interval.service_ns and not failed:
             deliveries = charge_interval(
-                self._slots, frame.participants, served, interval.service_ns / 1e6, self._policy
+                residents, frame.participants, served, interval.service_ns / 1e6, self.policy.adaptation_ms
             )
-        self._submitted = None
-        emitted = {record.handle for _, record in pairs if record.emitted_tokens}
-        self._completed = CompletedFrame(fence, self._now_ns, frozenset(served), emitted, deliveries)
-        tokens = [token for lane, record in pairs for token in self._apply(lane, record)]
+        emitted = {r.handle for r, result in counted if result.record.emitted_tokens}
+        self.completed = CompletedFrame(
+            fence, self.now_ns, frozenset(x.lane.handle for x in results), emitted, set(emitted), deliveries
+        )
+        completion = Completion(
+            plan,
+            self.now_ns,
+            interval.device_ns,
+            self.fraction,
+            self.graphs(),
+            self.free_snapshot_rows,
+            self.residents(),
+            self.prior,
+        )
+        tokens = []
+        for resident, result in lanes:
+            release_lane(resident, result)
+            tokens += apply_lane(resident, result, completion)
+            self.generations[resident.slot] = resident.handle.generation
+            self._free_if_done(resident)
+        for remaining in self.queue:
+            remaining.end_ns = self.now_ns + remaining.plan.selected_cost_ns
         self._start_missing_memories()
+        self._idle()
         return tokens
 
     def published_output(self, handle: RequestHandle, fence: int) -> None:
-        """Reports that output of the last completed frame became visible now; repeats for one fence count once.
-
-        A request that has ended meanwhile is ignored. Raises InvalidFence when `fence` is not the last completed
-        frame or did not serve the handle.
-        """
-        completed = self._completed
+        """Output of the last completed frame became visible now; repeats for one fence deliver nothing more."""
+        completed = self.completed
         if completed is None or completed.fence != fence or handle not in completed.handles:
             raise InvalidFence(f"slot {handle.slot} has no output of fence {fence} to publish")
-        resident = self._slots.get(handle)
-        if resident is None or resident.cancelled:
+        resident = self._get(handle)
+        if resident is None or resident.cancelled or handle not in completed.emitted:
             return
-        resident.last_visible_ns = self._now_ns
+        resident.last_visible_ns = self.now_ns
         completed.unpublished.discard(handle)
-        interval = completed.deliveries.pop(handle, None)
+        interval = completed.open.pop(handle, None)
         if interval is not None:
-            resident.delivery_memory = delivered_memory(interval, self._policy)
-
-    def _apply(self, lane: PlanLane, record: CompletionRecord) -> list[GeneratedToken]:
-        """One lane's completion: counters, the end of the request, the tokens to publish."""
-        resident = self._slots.get(lane.handle)
-        assert resident is not None, "a submitted lane keeps its slot"
-        resident.fence = None
-        resident.epoch += 1
-        if resident.cancelled or record.error is not None:
-            self._slots.release(resident)
-            return []
-        resident.consumed += record.consumed_prompt_tokens
-        first = resident.emitted
-        resident.emitted += len(record.emitted_tokens)
-        finished = record.finished
-        if finished is None and resident.emitted >= resident.output_limit:
-            finished = FinishReason.LENGTH
-        if finished is not None:
-            self._slots.release(resident)
-        last = len(record.emitted_tokens) - 1
-        return [
-            GeneratedToken(lane.handle, lane.request_id, token, first + i, finished if i == last else None)
-            for i, token in enumerate(record.emitted_tokens)
-        ]
-
-    def _projected(self, resident: Resident) -> ProjectedResident:
-        """The resident with its expected delivery: output that is complete but not visible yet counts as delivered
-        at its completion (S10). Without this, whoever was just served would look as if it were still waiting.
-        """
-        completed = self._completed
-        if completed is None or resident.handle not in completed.unpublished:
-            return ProjectedResident(resident, resident.last_visible_ns, resident.delivery_memory)
-        interval = completed.deliveries.get(resident.handle)
-        memory = resident.delivery_memory if interval is None else delivered_memory(interval, self._policy)
-        return ProjectedResident(resident, completed.completed_ns, memory)
-
-    def _current_lane(self, lane: PlanLane, epoch: int) -> Resident:
-        resident = self._slots.get(lane.handle)
-        if resident is None or resident.epoch != epoch:
-            raise StalePlan(f"request {lane.request_id} has changed since the plan was made; plan again")
-        return resident
-
-    def _resident(self, handle: RequestHandle) -> Resident:
-        resident = self._slots.get(handle)
-        if resident is None or resident.cancelled:
-            raise UnknownHandle(f"slot {handle.slot}, generation {handle.generation} holds no running request")
-        return resident
-
-    def _start_missing_memories(self) -> None:
-        residents = self._slots.runnable()
-        missing = [r for r in residents if r.token_memory is None]
-        measured = self._measured() if missing else None
-        for resident in missing:
-            assert measured is not None
-            start_token_memory(resident, [r for r in residents if r is not resident], measured, self._policy)
-
-    def _measured(self) -> MeasuredGraphs:
-        return MeasuredGraphs.of(self.catalog, self._now_ns)
+            resident.delivery_memory = interval.delivered(self.policy.adaptation_ms)

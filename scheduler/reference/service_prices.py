@@ -24,7 +24,7 @@ MIN_INTERVAL_MS = 1e-6
 MAX_INTERVAL_MS = 3_600_000.0
 
 
-def updated_memory(memory: float, interval_ms: float, served: int, normalizer: float, adaptation_ms: float) -> float:
+def updated_memory(memory: float, interval_ms: float, served: float, normalizer: float, adaptation_ms: float) -> float:
     """The memory (ms per unit) after `served` units in `interval_ms`, clamped to [1e-12, 1e12].
 
     `normalizer`: reference rate, units per ms. Raises InvalidObservation outside: interval 1 ns to one hour,

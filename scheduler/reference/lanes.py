@@ -1,0 +1,161 @@
+"""What one completed lane does to its request: estimates, counters, the next stage, its end (S3, S5, S10)."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from scheduler.plans import Reason, Role, ScheduledPlan
+from scheduler.records import FinishReason, GeneratedToken, RequestHandle
+from scheduler.reference.admission import after_state
+from scheduler.reference.checkpoints import takes_cut
+from scheduler.reference.completion import LaneResult
+from scheduler.reference.decision import Graph
+from scheduler.reference.estimates import Prior
+from scheduler.reference.prompts import window_starts
+from scheduler.reference.residents import Resident, Stage
+from scheduler.shapes import GraphKind
+
+ORDINARY = (Reason.ORDINARY, Reason.SOLO_PREFILL)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Completion:
+    """What the lanes of one completed frame share. `graphs`: estimates after the frame's own sample."""
+
+    plan: ScheduledPlan
+    now_ns: int
+    device_ns: int
+    fraction: float
+    graphs: tuple[Graph, ...]
+    free_rows: int
+    everyone: list[Resident]
+    prior: Prior
+
+
+def commits(resident: Resident, result: LaneResult) -> bool:
+    """Whether the lane's tokens count: not of a failed lane, a cancelled request or one that ended before."""
+    ended = resident.stage is Stage.TERMINAL and result.lane.role is not Role.TERMINAL
+    return result.record.error is None and not resident.cancelled and not ended
+
+
+def learn(resident: Resident, result: LaneResult, prior: Prior) -> None:
+    """Ageing, acceptance, forecast, then the prior."""
+    emitted = len(result.record.emitted_tokens)
+    if emitted == 0:
+        return
+    estimates, source = resident.estimates, result.lane.proposal_source
+    estimates.age(emitted)
+    if source is not None:
+        for depth, value in acceptance(result).items():
+            estimates.observe(source, False, depth, value)
+    if source == "learned":
+        for depth, value in enumerate(result.confidence, start=1):
+            estimates.observe(source, True, depth, value)
+        for depth, value in enumerate(result.confidence, start=1):
+            prior.observe(depth, value)
+
+
+def acceptance(result: LaneResult) -> dict[int, float]:
+    """Depth to observation: 1 for accepted drafts, 0 behind a rejection, survival values where there are any."""
+    accepted = result.record.accepted_tokens
+    rejected = len(result.record.emitted_tokens) == accepted + 1
+    found = {}
+    for depth in range(1, result.offered + 1):
+        if depth <= accepted:
+            found[depth] = 1.0
+        elif rejected:
+            found[depth] = 0.0
+        if result.survival and not math.isnan(result.survival[depth - 1]):
+            found[depth] = result.survival[depth - 1]
+    return found
+
+
+def release_lane(resident: Resident, result: LaneResult) -> None:
+    """The frame no longer holds the request."""
+    resident.in_flight -= 1
+    resident.pending -= result.lane.ceiling
+    resident.epoch += 1
+    resident.offered = 0
+
+
+def apply_lane(resident: Resident, result: LaneResult, completion: Completion) -> list[GeneratedToken]:
+    """Counters, the next stage and the tokens to publish. A request that is done for is left `cancelled`.
+
+    A completed terminal snapshot leaves it `cancelled` too, with `finished` as it was.
+    """
+    record, lane = result.record, result.lane
+    if not commits(resident, result):
+        resident.cancelled = resident.cancelled or record.error is not None
+        return []
+    learn(resident, result, completion.prior)
+    first = resident.emitted
+    emitted = len(record.emitted_tokens)
+    resident.consumed += record.consumed_prompt_tokens
+    resident.emitted += emitted
+    if emitted and completion.plan.reason in ORDINARY:
+        resident.decode_earned_ms += completion.fraction * (completion.device_ns / 1e6)
+    finished = record.finished
+    if finished is None and emitted and resident.emitted >= resident.output_limit:
+        finished = FinishReason.LENGTH
+    if finished is not None:
+        end(resident, finished, completion)
+    elif lane.role is Role.TERMINAL:
+        resident.cancelled = True
+    else:
+        resident.stage = next_stage(resident, lane.role, completion)
+        if resident.retiring and resident.in_flight == 0:
+            resident.stage, resident.retiring = Stage.TERMINAL, False
+    tokens = enumerate(record.emitted_tokens)
+    return [
+        GeneratedToken(lane.handle, lane.request_id, token, first + i, finished if i == emitted - 1 else None)
+        for i, token in tokens
+    ]
+
+
+def end(resident: Resident, finished: FinishReason, completion: Completion) -> None:
+    """The request's last token: its state is retired through a terminal snapshot if it has earned one."""
+    terminal = [g for g in completion.graphs if g.shape.kind is GraphKind.TERMINAL_SNAPSHOT]
+    cost = min((g.duration_ms for g in terminal if g.known), default=None)
+    normal = finished in (FinishReason.STOP, FinishReason.LENGTH)
+    if normal and terminal and (cost is None or resident.decode_earned_ms >= cost):
+        if not resident.retiring:
+            resident.terminal_since_ns = completion.now_ns
+        resident.stage, resident.retiring, resident.finished = Stage.TERMINAL, False, True
+    else:
+        resident.cancelled = True
+
+
+def next_stage(resident: Resident, role: Role, completion: Completion) -> Stage:
+    """Where a request that goes on stands after its lane."""
+    if role in (Role.INIT, Role.RESTORE):
+        return after_state(resident.images_left)
+    if role is Role.VISION:
+        resident.images_left -= 1
+        return after_state(resident.images_left)
+    if role is Role.SNAPSHOT:
+        return after_snapshot(resident)
+    if role is Role.PREFILL:
+        return after_prefill(resident, completion)
+    return resident.stage
+
+
+def after_snapshot(resident: Resident) -> Stage:
+    """A window's snapshot is restored under a fresh generation; a cut's changes nothing."""
+    if not resident.window:
+        return Stage.DECODE if resident.prompt_whole else Stage.PREFILL
+    resident.window = False
+    resident.windows_done += 1
+    resident.images_left = len(resident.prompt.windows[resident.windows_done])
+    resident.handle = RequestHandle(resident.slot, resident.handle.generation + 1)
+    return Stage.RESTORE
+
+
+def after_prefill(resident: Resident, completion: Completion) -> Stage:
+    """A window boundary, a cut that is taken, or inference."""
+    if resident.consumed in window_starts(resident.prompt.windows):
+        resident.window = True
+        return Stage.SNAPSHOT
+    if takes_cut(resident, completion.everyone, completion.graphs, completion.free_rows):
+        return Stage.SNAPSHOT
+    return Stage.DECODE if resident.prompt_whole else Stage.PREFILL
