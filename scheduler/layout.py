@@ -155,6 +155,7 @@ DECISION = np.dtype(
         ("chosen", _I),  # index of what is submitted: the winner or a probe, -1 without or when it must wait
         ("runner_up", _I),  # best other eligible candidate of the same score kind, -1 without
         ("alternatives", _I),  # alternatives recorded, 0 to 4
+        ("recorded_slots", _I),  # submitted slots of all that is recorded
         ("reason", _I),  # in the order of scheduler.plans.Reason
         ("overflow", _I),  # 1: the candidate table was too small; the caller enlarges it and calls again
     ],

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import enum
+import inspect
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -132,8 +135,8 @@ class LedgerBalances(msgspec.Struct, frozen=True):
     discovery_ms: float = 0.0
 
 
-class ScheduledPlan(msgspec.Struct, frozen=True):
-    """One decision: which prepared graph to run, for whom, and why.
+class ScheduledPlan:
+    """One decision: which prepared graph to run, for whom, and why. Not to be changed once made.
 
     `selected_cost_ns` is the estimate that the decision used, 0 when unknown. `observation_age_ns` is the age of
     its last valid observation, None when there is none. `margin` is (score - runner-up's score) / |score| among
@@ -141,30 +144,123 @@ class ScheduledPlan(msgspec.Struct, frozen=True):
     commit refuses the plan when one has moved on. `following`: the inference graph that a prerequisite was scored
     with; the plan keeps its own duration. `queue_depth`: frames in flight when it was made. `tick`: commits before
     it was made; commit refuses the plan when there was another one since.
+
+    `lanes` and `alternatives` may be given as functions; they are called when first read. Plans are equal when all of
+    these are. A plan of the fast path also carries, for commit and completion, `cohort` (layout.LANE records of its
+    lanes, in slot order), `graph` (position in the catalog) and `needs_empty` (it may only be submitted to an empty
+    window).
     """
 
-    shape: GraphShape
-    lanes: tuple[PlanLane, ...]
-    reason: Reason
-    score_kind: ScoreKind
-    score: float
-    log_scale: float
-    parts: PlanParts
-    selected_cost_ns: int
-    observation_age_ns: int | None
-    cost_state: CostState
-    exploration_credit_ns: int
-    ledgers: LedgerBalances
-    alternatives: tuple[Alternative, ...]
-    margin: float | None
-    candidates: int
-    active_decoders: int
-    logical_rows: int
-    planned_ns: int
-    lane_epochs: tuple[int, ...]
-    following: GraphShape | None = None
-    queue_depth: int = 0
-    tick: int = 0
+    __slots__ = (
+        "_alternatives",
+        "_lane_epochs",
+        "_lanes",
+        "active_decoders",
+        "candidates",
+        "cohort",
+        "cost_state",
+        "exploration_credit_ns",
+        "following",
+        "graph",
+        "ledgers",
+        "log_scale",
+        "logical_rows",
+        "margin",
+        "needs_empty",
+        "observation_age_ns",
+        "parts",
+        "planned_ns",
+        "queue_depth",
+        "reason",
+        "score",
+        "score_kind",
+        "selected_cost_ns",
+        "shape",
+        "tick",
+    )
+
+    def __init__(
+        self,
+        shape: GraphShape,
+        lanes: tuple[PlanLane, ...] | Callable[[], tuple[PlanLane, ...]],
+        reason: Reason,
+        score_kind: ScoreKind,
+        score: float,
+        log_scale: float,
+        parts: PlanParts,
+        selected_cost_ns: int,
+        observation_age_ns: int | None,
+        cost_state: CostState,
+        exploration_credit_ns: int,
+        ledgers: LedgerBalances,
+        alternatives: tuple[Alternative, ...] | Callable[[], tuple[Alternative, ...]],
+        margin: float | None,
+        candidates: int,
+        active_decoders: int,
+        logical_rows: int,
+        planned_ns: int,
+        lane_epochs: tuple[int, ...] | Callable[[], tuple[int, ...]],
+        following: GraphShape | None = None,
+        queue_depth: int = 0,
+        tick: int = 0,
+    ) -> None:
+        self.shape = shape
+        self._lanes = lanes
+        self.reason = reason
+        self.score_kind = score_kind
+        self.score = score
+        self.log_scale = log_scale
+        self.parts = parts
+        self.selected_cost_ns = selected_cost_ns
+        self.observation_age_ns = observation_age_ns
+        self.cost_state = cost_state
+        self.exploration_credit_ns = exploration_credit_ns
+        self.ledgers = ledgers
+        self._alternatives = alternatives
+        self.margin = margin
+        self.candidates = candidates
+        self.active_decoders = active_decoders
+        self.logical_rows = logical_rows
+        self.planned_ns = planned_ns
+        self._lane_epochs = lane_epochs
+        self.following = following
+        self.queue_depth = queue_depth
+        self.tick = tick
+        self.cohort: Any = None
+        self.graph = -1
+        self.needs_empty = False
+
+    @property
+    def lanes(self) -> tuple[PlanLane, ...]:
+        """The submitted lanes, in slot order."""
+        if not isinstance(self._lanes, tuple):
+            self._lanes = self._lanes()
+        return self._lanes
+
+    @property
+    def alternatives(self) -> tuple[Alternative, ...]:
+        """The recorded runner-ups, best first, barred ones last."""
+        if not isinstance(self._alternatives, tuple):
+            self._alternatives = self._alternatives()
+        return self._alternatives
+
+    @property
+    def lane_epochs(self) -> tuple[int, ...]:
+        """The lanes' request epochs when the plan was made."""
+        if not isinstance(self._lane_epochs, tuple):
+            self._lane_epochs = self._lane_epochs()
+        return self._lane_epochs
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ScheduledPlan):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in PLAN_FIELDS)
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.planned_ns, self.tick))
+
+    def __repr__(self) -> str:
+        return f"ScheduledPlan({', '.join(f'{name}={getattr(self, name)!r}' for name in PLAN_FIELDS)})"
 
     def selection_value_rate(self) -> float:
         """The scaled score: value per ms, or undivided value where score_kind is WORK."""
@@ -173,3 +269,7 @@ class ScheduledPlan(msgspec.Struct, frozen=True):
     def selection_log_scale(self) -> float:
         """The natural logarithm of the common factor on every value of this decision."""
         return self.log_scale
+
+
+PLAN_FIELDS = tuple(inspect.signature(ScheduledPlan).parameters)
+"""The visible fields of a plan, in the order of its signature."""

@@ -10,9 +10,10 @@ from scheduler.kernels.jit import inner
 
 # The arrays of one decision; a named tuple, because compiled code takes one as cheaply as its fields. Shapes: slots,
 # views [S]; graphs [G]; policy, decision [1]; candidates [N]; pool [2, M]: slots and allocated rows of cohorts;
-# survival [S, 2 estimators, D]; yields [S, 2 estimators, 3, D + 1], index r = rows; work [S, C]: prompt tokens that a
-# graph of each distinct capacity would consume of each slot; scratch [SCRATCH_ROWS, 2 * S]: see the names below.
-World = namedtuple("World", "slots graphs policy decision views candidates pool survival yields work scratch")
+# estimates [S, 2 sources, 2 estimators, D, 2]; survival [S, 2 estimators, D]; yields [S, 2 estimators, 3, D + 2], by
+# rows; work [S, C]: prompt tokens that a graph of each distinct capacity would consume of each slot; scratch
+# [SCRATCH_ROWS, 2 * S]: see the names below.
+World = namedtuple("World", "slots graphs policy decision views candidates pool estimates survival yields work scratch")
 
 # Rows of scratch. Whoever needs more allocates it: once per decision, never per shape.
 TICKS_A, TICKS_B, MARKS, ORDER, SORTED = range(5)

@@ -8,11 +8,13 @@ from scheduler.kernels.completion import (
     rebuild_acceptance,
     start_memories,
 )
+from scheduler.kernels.plan import plan
 
 __all__ = [
     "admit_slot",
     "commit_frame",
     "complete_frame",
+    "plan",
     "publish_lanes",
     "rebuild_acceptance",
     "start_memories",

@@ -16,7 +16,7 @@ from scheduler.kernels.prerequisites import append_prerequisites
 from scheduler.kernels.probes import acceptance_learning, timing_refresh
 from scheduler.kernels.pruning import prune
 from scheduler.kernels.ragged import adaptive_ragged, new_ragged
-from scheduler.kernels.record import record_candidate, record_lanes
+from scheduler.kernels.record import record_lanes, record_slots
 from scheduler.kernels.selection import (
     ACCEPTANCE_LEARNING,
     ORDINARY,
@@ -37,29 +37,31 @@ from scheduler.kernels.selection import (
         jit.views_type,
         jit.candidates_type,
         jit.ints_2d,
+        jit.floats_5d,
         jit.floats_3d,
         jit.floats_4d,
         jit.ints_2d,
         jit.candidates_type,
-        jit.ints_2d,
+        jit.ints,
         jit.records(layout.LANE),
         jit.records(layout.LANE_DETAIL),
     )
 )
 def plan(
-    slots, graphs, policy, decision, views, candidates, pool, survival, yields, work, recorded, recorded_slots, lanes,
-    details,
+    slots, graphs, policy, decision, views, candidates, pool, estimates, survival, yields, work, recorded,
+    recorded_slots, lanes, details,
 ):  # fmt: skip
     """Decides once; decision[0] holds the inputs and takes the outcome.
 
-    slots, views [S]; graphs [G]; policy, decision [1]; candidates [N] and pool [2, M]: tables, any contents; survival
-    [S, 2, D], yields [S, 2, 3, D + 1] and work [S, C]: see kernels.context; recorded [RECORDED], recorded_slots
-    [RECORDED, S], lanes [S], details [S]: what is submitted (index 0) and its alternatives, and the submitted lanes.
+    slots, views [S]; graphs [G]; policy, decision [1]; candidates [N] and pool [2, M]: tables, any contents; estimates,
+    survival, yields and work [S, C]: see kernels.context; recorded [RECORDED]: what is submitted (index 0) and its
+    alternatives; recorded_slots [RECORDED * S]: their submitted slots, one after another, each ascending; lanes,
+    details [S]: the submitted lanes.
     decision["chosen"] is -1 when nothing can run now; decision["overflow"] is 1 when a table was too small and
     nothing else counts.
     """
     scratch = np.empty((SCRATCH_ROWS, 2 * len(slots)), np.int64)
-    world = World(slots, graphs, policy, decision, views, candidates, pool, survival, yields, work, scratch)
+    world = World(slots, graphs, policy, decision, views, candidates, pool, estimates, survival, yields, work, scratch)
     set_context(world)
     _find_candidates(world)
     if decision[0]["overflow"] == 1:
@@ -71,9 +73,12 @@ def plan(
     decision[0]["runner_up"] = runner_up(world, chosen)
     others = np.empty(len(recorded) - 1, np.int64)
     count = choose_alternatives(world, chosen, others)
-    record_candidate(world, chosen, recorded, recorded_slots, 0)
+    recorded[0] = candidates[chosen]
+    written = record_slots(world, chosen, recorded_slots, 0)
     for i in range(count):
-        record_candidate(world, others[i], recorded, recorded_slots, 1 + i)
+        recorded[1 + i] = candidates[others[i]]
+        written = record_slots(world, others[i], recorded_slots, written)
+    decision[0]["recorded_slots"] = written
     decision[0]["alternatives"] = count
     record_lanes(world, chosen, lanes, details)
 

@@ -18,15 +18,14 @@ ROLE_PREFILL, ROLE_DECODE, ROLE_INIT, ROLE_RESTORE, ROLE_VISION, ROLE_SNAPSHOT, 
 
 
 @inner
-def record_candidate(world, c, recorded, recorded_slots, at):
-    """Copies row `c` to recorded[at] and its submitted slots, ascending, to recorded_slots[at, :lanes]."""
-    recorded[at] = world.candidates[c]
+def record_slots(world, c, recorded_slots, written):
+    """Writes row `c`'s submitted slots, ascending, to recorded_slots[written:]; returns where they end."""
     _mark_rows(world, c)
-    n = 0
     for slot in range(len(world.slots)):
         if world.scratch[MARKS, slot] > 0:
-            recorded_slots[at, n] = slot
-            n += 1
+            recorded_slots[written] = slot
+            written += 1
+    return written
 
 
 @inner
