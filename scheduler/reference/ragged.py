@@ -6,7 +6,7 @@ from scheduler.plans import Role
 from scheduler.reference.candidates import Candidate, Use, decode_use, single
 from scheduler.reference.decision import Graph
 from scheduler.reference.extents import uses_forecast
-from scheduler.reference.value import Context, Lane, total_of
+from scheduler.reference.value import Context, Lane, Parts, total_of
 from scheduler.shapes import Allocation
 
 Cells = dict[tuple[int, int], tuple[float, tuple[int, ...]]]
@@ -57,55 +57,51 @@ def adaptive_candidates(context: Context, graph: Graph) -> list[Candidate]:
 
     An equal score wins with more lanes. (Bounded search: other cohorts are not looked at.)
     """
-    shape = graph.shape
-    ceilings = {lane.slot: context.rows(lane, graph) for lane in context.decoding}
-    most = min(shape.batch_capacity, shape.target_rows, len(context.decoding))
+    parts = {lane.slot: _parts_by_rows(context, graph, lane) for lane in context.decoding}
+    most = min(graph.shape.batch_capacity, graph.shape.target_rows, len(context.decoding))
     best: tuple[float, list[Lane], list[int]] | None = None
-    for ordering in _orderings(context, graph, ceilings):
+    for ordering in _orderings(context.decoding, parts):
         leading = ordering[:most]
-        priced = _Prefixes(context, graph, leading, ceilings)
+        prefixes = _Prefixes(context, graph, leading, [parts[lane.slot] for lane in leading])
         for count in range(1, most + 1):
-            rows = priced.allocation(count)
-            score = priced.score(rows)
+            rows = prefixes.allocation(count)
+            score = prefixes.score(rows)
             if best is None or score > best[0] or (score == best[0] and count > len(best[1])):
                 best = score, leading[:count], rows
     assert best is not None, "a decoding lane always fits one row"
-    uses = [_allocated(context, graph, lane, r, ceilings[lane.slot]) for lane, r in zip(best[1], best[2], strict=True)]
+    uses = [_allocated(graph, lane, rows, parts[lane.slot]) for lane, rows in zip(best[1], best[2], strict=True)]
     return [single(context, graph, uses, priced=3 * most)]
 
 
-def _orderings(context: Context, graph: Graph, ceilings: dict[int, int]) -> list[list[Lane]]:
+def _parts_by_rows(context: Context, graph: Graph, lane: Lane) -> list[Parts]:
+    """The lane's parts with 1, 2, ... rows(shape) rows."""
+    most = context.rows(lane, graph)
+    return [context.decode_parts(lane, graph, rows, graph.duration_ms) for rows in range(1, most + 1)]
+
+
+def _orderings(lanes: list[Lane], parts: dict[int, list[Parts]]) -> list[list[Lane]]:
     """The lanes by total value, by the pending token's value, and by value per row; ties LRU, slot."""
-
-    def value(lane: Lane, rows: int) -> float:
-        return context.decode_parts(lane, graph, rows, graph.duration_ms).value
-
-    lanes = context.decoding
-    total = {lane.slot: value(lane, ceilings[lane.slot]) for lane in lanes}
-    pending = {lane.slot: value(lane, 1) for lane in lanes}
-    per_row = {lane.slot: total[lane.slot] / ceilings[lane.slot] for lane in lanes}
+    total = {slot: by_rows[-1].value for slot, by_rows in parts.items()}
+    pending = {slot: by_rows[0].value for slot, by_rows in parts.items()}
+    per_row = {slot: total[slot] / len(by_rows) for slot, by_rows in parts.items()}
     return [sorted(lanes, key=lambda x: (-by[x.slot], x.tick, x.slot)) for by in (total, pending, per_row)]
 
 
-def _allocated(context: Context, graph: Graph, lane: Lane, rows: int, ceiling: int) -> Use:
+def _allocated(graph: Graph, lane: Lane, rows: int, parts: list[Parts]) -> Use:
     """Host allocation fixes the rows; under device allocation they are expected, and the ceiling stays open."""
-    use = decode_use(context, graph, lane, rows, graph.duration_ms)
     device = graph.shape.allocation is Allocation.DEVICE
-    return Use(lane, Role.DECODE, rows, 0, ceiling if device else rows, use.parts)
+    return Use(lane, Role.DECODE, rows, 0, len(parts) if device else rows, parts[rows - 1])
 
 
 class _Prefixes:
-    """Prefixes of one ordering of lanes, priced on one graph."""
+    """Prefixes of one ordering of lanes, priced on one graph. `parts`: of each lane by rows, from 1."""
 
-    def __init__(self, context: Context, graph: Graph, leading: list[Lane], ceilings: dict[int, int]) -> None:
-        self._context, self._graph, self._leading = context, graph, leading
+    def __init__(self, context: Context, graph: Graph, leading: list[Lane], parts: list[list[Parts]]) -> None:
+        self._context, self._graph, self._parts = context, graph, parts
         place = {lane.slot: i for i, lane in enumerate(leading)}
         frontier = context.frontiers[uses_forecast(graph.shape)]
-        self._entries = [place[slot] for slot, depth in frontier if slot in place and depth < ceilings[slot]]
-        self._parts = [
-            [context.decode_parts(lane, graph, r, graph.duration_ms) for r in range(1, ceilings[lane.slot] + 1)]
-            for lane in leading
-        ]
+        places = [(place[slot], depth) for slot, depth in frontier if slot in place]
+        self._entries = [i for i, depth in places if depth < len(parts[i])]
 
     def allocation(self, count: int) -> list[int]:
         """Rows of the first `count` lanes: one each, the others of P to the most likely drafts.
