@@ -46,12 +46,12 @@ def pages_rise(plan: ScheduledPlan, residents: list[Resident], page_tokens: int)
 
 def check_commit(state: State, plan: ScheduledPlan, residents: list[Resident]) -> None:
     """Raises StalePlan when the plan may not be submitted any more."""
-    if plan.tick != state.tick:
-        raise StalePlan("another plan was committed since; plan again")
     if len(state.queue) > 1:
         raise StalePlan("two frames are in flight")
     if state.queue and needs_empty_window(state, plan, residents):
         raise StalePlan("a frame is in flight, and this plan must wait for it")
+    if plan.tick != state.tick:
+        raise StalePlan("another plan was committed since; plan again")
     # S6: a plan that trusted a fresh estimate may outlive the freshness.
     if state.catalog.estimate(plan.shape, state.now_ns).state is not plan.cost_state:
         raise StalePlan(f"the estimate of {plan.shape.label} is no longer {plan.cost_state.value}; plan again")

@@ -11,7 +11,7 @@ from scheduler.errors import InvalidCompletion
 from scheduler.plans import PlanLane, Role, ScheduledPlan
 from scheduler.records import CompletionRecord, ExecutionTiming
 from scheduler.reference.catalog import MAX_DURATION_NS
-from scheduler.shapes import Allocation, GraphKind
+from scheduler.shapes import Allocation
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,33 +66,33 @@ def checked_lanes(
 
     Raises InvalidCompletion when records, confidence or survival do not belong to the plan.
     """
-    _check_sidecars(plan, confidence, survival, extents)
+    failed = all(record.error is not None for record in records)
+    _check_sidecars(plan, failed, confidence, survival, extents)
     by_handle = {record.handle: record for record in records}
     if len(by_handle) != len(records) or set(by_handle) != {lane.handle for lane in plan.lanes}:
         raise InvalidCompletion("the records do not match the plan's lanes, each once")
     return [_checked_lane(plan, lane, by_handle[lane.handle], confidence, survival) for lane in plan.lanes]
 
 
-def _check_sidecars(plan: ScheduledPlan, confidence: Any, survival: Any, extents: tuple[int, int]) -> None:
+def _check_sidecars(
+    plan: ScheduledPlan, failed: bool, confidence: Any, survival: Any, extents: tuple[int, int]
+) -> None:
     shape = plan.shape
-    drafts = shape.draft_depth > 0
-    device = shape.kind is GraphKind.SPECULATIVE and drafts and shape.allocation is Allocation.DEVICE
-    if device != (confidence is not None):
-        raise InvalidCompletion(f"{shape.label}: complete_packed_round is for device-divided rounds, and they need it")
-    if confidence is not None and (confidence.shape != (2, *extents) or str(confidence.dtype) != "float32"):
+    device = shape.draft_depth > 0 and shape.allocation is Allocation.DEVICE
+    if device and confidence is None and not failed:
+        raise InvalidCompletion(f"{shape.label}: rows that the device divided come with their confidence")
+    if confidence is not None and confidence.shape != (2, *extents):
         raise InvalidCompletion("confidence is float32 [2, request_slots, draft_capacity]")
-    if survival is not None:
-        if not drafts or shape.kind not in (GraphKind.SPECULATIVE, GraphKind.MIXED):
-            raise InvalidCompletion(f"{shape.label}: survival without drafts")
-        if survival.shape != extents or survival.dtype.kind != "f":
-            raise InvalidCompletion("survival is a float array [request_slots, draft_capacity]")
+    if survival is not None and survival.shape != extents:
+        raise InvalidCompletion("survival is a float array [request_slots, draft_capacity]")
 
 
 def _checked_lane(
     plan: ScheduledPlan, lane: PlanLane, record: CompletionRecord, confidence: Any, survival: Any
 ) -> LaneResult:
     if record.error is not None:
-        if record.emitted_tokens or record.consumed_prompt_tokens or record.accepted_tokens or record.offered_tokens:
+        done = record.emitted_tokens or record.consumed_prompt_tokens or record.accepted_tokens
+        if done or record.finished is not None:
             raise InvalidCompletion(f"request {lane.request_id}: a failed lane commits nothing")
         return LaneResult(lane, record, 0, (), ())
     if record.consumed_prompt_tokens != lane.prompt_tokens:
@@ -110,7 +110,7 @@ def _checked_lane(
             raise InvalidCompletion(f"request {lane.request_id}: emitted {emitted} tokens")
     if record.finished is not None and emitted == 0:
         raise InvalidCompletion(f"request {lane.request_id}: ends without a last token")
-    return LaneResult(lane, record, offered, _confidence(plan, lane, confidence), _survival(lane, offered, survival))
+    return LaneResult(lane, record, offered, _confidence(plan, lane, confidence), _survival(plan, lane, survival))
 
 
 def _offered(plan: ScheduledPlan, lane: PlanLane, record: CompletionRecord) -> int:
@@ -131,11 +131,12 @@ def _confidence(plan: ScheduledPlan, lane: PlanLane, confidence: Any) -> tuple[f
     return tuple(rows[1])
 
 
-def _survival(lane: PlanLane, offered: int, survival: Any) -> tuple[float, ...]:
-    """The survival at depths 1..offered, NaN where it was not evaluated."""
+def _survival(plan: ScheduledPlan, lane: PlanLane, survival: Any) -> tuple[float, ...]:
+    """The survival at depths 1..min(D, ceiling - 1), NaN where it was not evaluated."""
     if survival is None or lane.role is not Role.DECODE:
         return ()
-    row = [float(survival[lane.handle.slot, d]) for d in range(offered)]
+    depths = min(plan.shape.draft_depth, lane.ceiling - 1)
+    row = [float(survival[lane.handle.slot, d]) for d in range(depths)]
     if not all(math.isnan(value) or 0.0 <= value <= 1.0 for value in row):
         raise InvalidCompletion(f"request {lane.request_id}: survival outside [0, 1]")
     return tuple(row)

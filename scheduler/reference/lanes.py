@@ -118,7 +118,8 @@ def end(resident: Resident, finished: FinishReason, completion: Completion) -> N
     terminal = [g for g in completion.graphs if g.shape.kind is GraphKind.TERMINAL_SNAPSHOT]
     cost = min((g.duration_ms for g in terminal if g.known), default=None)
     normal = finished in (FinishReason.STOP, FinishReason.LENGTH)
-    if normal and terminal and (cost is None or resident.decode_earned_ms >= cost):
+    earned = cost is None or resident.decode_earned_ms >= cost
+    if normal and terminal and (earned or resident.retiring):
         if not resident.retiring:
             resident.terminal_since_ns = completion.now_ns
         resident.stage, resident.retiring, resident.finished = Stage.TERMINAL, False, True

@@ -45,7 +45,7 @@ def usable_shapes(shapes: tuple[GraphShape, ...], width: int, token_capacity: in
 
 def in_mode(shape: GraphShape, speculative: bool, width: int) -> bool:
     """Whether a generation shape belongs to the load's mode and fixed width."""
-    if width and shape.kind is not GraphKind.DECODE and shape.target_width != width:
+    if width and (shape.kind is GraphKind.DECODE or shape.target_width != width):
         return False
     if shape.kind is GraphKind.MIXED:
         return shape.speculation_enabled == speculative
