@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scheduler.records import CompletionRecord, FinishReason, RequestHandle
 from scheduler.shapes import Allocation, GraphKind, GraphShape
 from scheduler.simulation.acceptance import LARGEST_DEPTH, AcceptanceLuck, first_round
+from scheduler.simulation.errors import SimulationError
 from scheduler.simulation.results import Outcome
 from scheduler.simulation.workload import Arrival
 
@@ -79,7 +80,7 @@ def mean_context(plan: Any, lives: Sequence[Live]) -> float:
 
 
 class Execution:
-    """Executes steps. `luck` None accepts no draft.
+    """Executes steps. `luck` may be None where no step has drafts.
 
     `offered_tokens`, `accepted_tokens`: drafts verified and accepted so far.
     """
@@ -101,8 +102,10 @@ class Execution:
         return Live(arrival, outcome, handle, output_tokens, accepted, self._depth)
 
     def run(self, plan: Any, lives: Sequence[Live]) -> Executed:
-        """One step."""
+        """One step. Raises SimulationError for drafts without luck."""
         shape = plan.shape
+        if shape.draft_depth and self._luck is None:
+            raise SimulationError(f"{shape.label} proposes drafts, and nothing says how many are accepted")
         if shape.kind is GraphKind.DECODE:
             return _decode(lives)
         if shape.kind not in INFERENCE_KINDS:
@@ -125,8 +128,7 @@ class Execution:
         lanes = plan.lanes
         if decoders is not None:
             lanes, lives = [lanes[i] for i in decoders], [lives[i] for i in decoders]
-        depth = plan.shape.draft_depth
-        if not depth:
+        if not plan.shape.draft_depth:
             return _decode(lives)
         rows = [lane.query_length for lane in lanes]
         if sidecar is not None:
@@ -156,14 +158,14 @@ class Execution:
     def _confidence(self, lives: Sequence[Live]) -> NDArray[np.float32]:
         """The sidecar [2, request_slots, depth]: conditional and joint prefix probabilities of each lane's drafts."""
         sidecar = np.zeros((2, self._slots, self._depth), dtype=np.float32)
-        if self._luck is not None:
-            slots = [live.handle.slot for live in lives]
-            rounds = [live.last_round - live.output_left for live in lives]
-            joint = self._luck.survival(self._curves[slots], rounds)
-            conditional = joint.copy()
-            conditional[:, 1:] /= np.maximum(joint[:, :-1], SMALLEST_PROBABILITY)
-            sidecar[0, slots] = conditional
-            sidecar[1, slots] = joint
+        assert self._luck is not None, "a step with drafts was refused"
+        slots = [live.handle.slot for live in lives]
+        rounds = [live.last_round - live.output_left for live in lives]
+        joint = self._luck.survival(self._curves[slots], rounds)
+        conditional = joint.copy()
+        conditional[:, 1:] /= np.maximum(joint[:, :-1], SMALLEST_PROBABILITY)
+        sidecar[0, slots] = conditional
+        sidecar[1, slots] = joint
         return np.minimum(sidecar, np.float32(1.0), out=sidecar)
 
 

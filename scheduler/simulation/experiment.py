@@ -114,7 +114,7 @@ def policy_from_document(document: Any) -> PolicyConfig:
     if not isinstance(document, dict):
         raise SimulationError("a policy file holds a JSON object of coefficients")
     preset = document.get("preset")
-    if preset is not None and preset not in PRESETS:
+    if preset is not None and not (isinstance(preset, str) and preset in PRESETS):
         raise SimulationError(f"the preset is {preset!r}; it must be one of {', '.join(sorted(PRESETS))}")
     coefficients = document.get("coefficients")
     if coefficients is None:

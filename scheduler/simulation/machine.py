@@ -91,10 +91,10 @@ def simulate(
     luck: AcceptanceLuck | None = None,
     progress: Progress | None = None,
 ) -> SimulationResult:
-    """Runs `workload` to its end. `luck` is needed when plans have drafts; without it none is accepted.
+    """Runs `workload` to its end. `luck` is needed when plans have drafts.
 
     The batcher is fresh: its catalog may hold measurements, it has no residents. Raises StuckSimulation when it plans
-    nothing although requests wait and nothing is to come.
+    nothing although requests wait and nothing is to come, SimulationError for drafts without luck.
     """
     machine = _Machine(batcher, workload, durations, settings or MachineSettings(), luck)
     return machine.run(progress or (lambda _done, _total: None))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from scheduler.errors import InvalidShape
 from scheduler.shapes import Allocation, GraphKind, GraphShape
@@ -104,7 +104,10 @@ def _extent(row: Row) -> Extent:
     low, high = (0, 0) if kind is GraphKind.PREFILL else (batch, batch * width)
     if not low <= target_rows <= high:
         raise row.wrong("P", f"B*W + prefill_capacity, here {high + capacity}, or less down to {low + capacity}")
-    return Extent(kind, batch, row.count("D"), width, capacity, target_rows)
+    depth = row.count("D")
+    if kind is GraphKind.DECODE and (depth, width) != (0, 1):
+        raise row.wrong("D" if depth else "W", "0, and W 1: a wider graph is speculative" if depth else "1")
+    return Extent(kind, batch, depth, width, capacity, target_rows)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -146,14 +149,13 @@ def scheduler_shapes(
     With `draft_tokens` 0 the ordinary mode is loaded: decode graphs and width-one mixed graphs. Otherwise the
     speculative mode: decode rows become its width-one programs (D = 0), and speculative and mixed rows with at most so
     many drafts join. `allocation`: who divides the rows of programs with D > 0. Mixed rows count decoders without the
-    prompt row; they get batch_capacity B (one decoder less than was measured) and the
-    verification rows alone as target_rows.
-    Raises InvalidTable when nothing can both prefill and generate.
+    prompt row; they get batch_capacity B (one decoder less than was measured) and the verification rows alone as
+    target_rows. Raises InvalidTable when nothing can both prefill and generate.
     """
     skipped = {"single_mixed": 0, "tree_verification": 0, "other_mode": 0, "beyond_slots": 0}
     curves: dict[GraphShape, ContextCurve] = {}
     for extent, curve in table.curves.items():
-        why = _left_out(extent, request_slots, draft_tokens)
+        why = _left_out(extent, table, request_slots, draft_tokens)
         if why is not None:
             skipped[why] += 1
         else:
@@ -167,14 +169,17 @@ def scheduler_shapes(
     return PreparedGraphs(curves, LoadReport(loaded=len(curves), mixed_counts_one_more=mixed, **skipped))
 
 
-def _left_out(extent: Extent, request_slots: int, draft_tokens: int) -> str | None:
+def _left_out(extent: Extent, table: MeasuredTable, request_slots: int, draft_tokens: int) -> str | None:
     """The LoadReport field that counts this extent, or None when it is loaded."""
     if extent.kind is GraphKind.PREFILL:
         return None
     if extent.target_width > extent.draft_depth + 1:
         return "tree_verification"
-    if extent.draft_depth > draft_tokens:
+    if extent.draft_depth > draft_tokens or (extent.kind is GraphKind.SPECULATIVE and not draft_tokens):
         return "other_mode"
+    own = draft_tokens and dataclasses.replace(extent, kind=GraphKind.SPECULATIVE) in table.curves
+    if own and extent.kind is GraphKind.DECODE:
+        return "other_mode"  # a decode row stands in for a width-one program only where the table has none
     if extent.kind is GraphKind.MIXED and extent.batch == 1:
         return "single_mixed"
     covering = 1 << (request_slots - 1).bit_length()
@@ -183,8 +188,7 @@ def _left_out(extent: Extent, request_slots: int, draft_tokens: int) -> str | No
 
 def _shape(extent: Extent, speculative: bool, allocation: Allocation) -> GraphShape:
     kind = extent.kind
-    if kind is GraphKind.PREFILL:
-        return GraphShape(kind, extent.batch, prefill_capacity=extent.prefill_capacity)
+    generates = kind is not GraphKind.PREFILL
     if kind is GraphKind.DECODE and speculative:
         kind = GraphKind.SPECULATIVE
     try:
@@ -192,16 +196,11 @@ def _shape(extent: Extent, speculative: bool, allocation: Allocation) -> GraphSh
             kind,
             extent.batch,
             draft_depth=extent.draft_depth,
-            target_width=extent.target_width,
+            target_width=extent.target_width if generates else 1,
             target_rows=extent.target_rows,
             prefill_capacity=extent.prefill_capacity,
-            speculation_enabled=speculative,
+            speculation_enabled=speculative and generates,
             allocation=allocation if extent.draft_depth else Allocation.NONE,
         )
     except InvalidShape as error:
         raise InvalidTable(f"the catalog has a graph that Helios cannot prepare: {error}") from None
-
-
-def sizes(extents: Sequence[Extent], field: str) -> list[int]:
-    """The distinct values of one extent, rising."""
-    return sorted({getattr(extent, field) for extent in extents})
