@@ -1,0 +1,163 @@
+"""A seeded scenario: the settings of a load and how the world behaves. Nothing here looks at a scheduler's answers."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+from scheduler.policy import PolicyConfig
+from scheduler.records import ImageSpan, RequestSpec
+from scheduler.shapes import GraphKind, GraphShape
+from tests.scheduler.differential.catalogs import random_catalog
+
+MS = 1_000_000
+
+
+@dataclasses.dataclass
+class Scenario:
+    """`durations`: true ns of each shape. `rates`: probability of each command between two plans."""
+
+    seed: int
+    rng: random.Random
+    shapes: list[GraphShape]
+    verification: str
+    policy: PolicyConfig
+    request_slots: int
+    residents: int
+    fraction: float
+    image_feature_rows: int
+    durations: dict[GraphShape, int]
+    measured: bool
+    noisy: bool
+    acceptance: float
+    sidecars: bool
+    resources: bool
+    rates: dict[str, float]
+    admitted: int = 0
+
+    @property
+    def kinds(self):
+        return {shape.kind for shape in self.shapes}
+
+
+def make_scenario(seed: int) -> Scenario:
+    rng = random.Random(seed)
+    residents = rng.choice((1, 1, 2, 3, 4, 6, 8, 12)) if rng.random() < 0.93 else rng.choice((24, 40, 64))
+    slots = residents + rng.choice((0, 0, 1, 8))
+    shapes, verification = random_catalog(rng, max(2, residents))
+    dyadic = rng.random() < 0.3
+    return Scenario(
+        seed=seed,
+        rng=rng,
+        shapes=shapes,
+        verification=verification,
+        policy=random_policy(rng, dyadic),
+        request_slots=slots,
+        residents=residents,
+        fraction=rng.choice((0.05, 0.05, 0.5, 2.0, 0.0)),
+        image_feature_rows=rng.choice((0, 2, 3)),
+        durations=random_durations(rng, shapes, dyadic),
+        measured=rng.random() < 0.7,
+        noisy=not dyadic,
+        acceptance=rng.choice((0.0, 0.5, 0.8, 1.0)),
+        sidecars=rng.random() < 0.4,
+        resources=rng.random() < 0.5,
+        rates=random_rates(rng),
+    )
+
+
+def random_durations(rng, shapes, dyadic):
+    """Long graphs in some scenarios, so that both ledgers fill within a few dozen of them."""
+    scale = rng.choice((1, 1, 10, 60))
+    if dyadic:
+        return {shape: rng.choice((1, 2, 4, 8, 16)) * scale * MS for shape in shapes}
+    return {shape: max(1, round(scale * MS * (1 + shape.physical_rows / 64) * rng.uniform(0.2, 3))) for shape in shapes}
+
+
+def random_policy(rng, dyadic):
+    def one(usual, *others):
+        return usual if rng.random() < 0.6 else rng.choice(others)
+
+    return PolicyConfig(
+        output_token_value=one(64.0, 0.0, 1.0, 1e300) if not dyadic else rng.choice((0.0, 1.0, 64.0)),
+        token_fairness=one(16.0, 0.0, 1.0, 200.0),
+        delivery_fairness=one(4.0, 0.0, 50.0),
+        decode_age_price=one(0.1, 0.0, 0.5, 5.0),
+        terminal_value=one(256.0, 0.0, 1.0),
+        terminal_age_price=one(1.0, 0.0, 0.125),
+        adaptation_ms=one(100.0, 1.0, 5000.0),
+        estimate_ttl_ns=one(30_000 * MS, 20 * MS, 300 * MS, 2_000 * MS),
+        adaptive_verification_alpha=one(1.0, 0.6, 1.5),
+        prefill_chunking=one("measured", "deterministic"),
+        newcomer_memory=rng.choice(("deprived", "deprived", "decode", "phase", "fair_share")),
+    )
+
+
+def random_rates(rng):
+    """How busy the commands are; quiet scenarios reach deep histories."""
+    busy = rng.choice((0.0, 0.3, 1.0, 1.0, 2.0))
+    return {
+        "cancel": 0.02 * busy,
+        "preempt": 0.03 * busy,
+        "offer": 0.15 * busy,
+        "policy": 0.02 * busy,
+        "resources": 0.3 * busy,
+        "jump": 0.05 * busy,
+        "stale": 0.08 * busy,
+        "wrong": 0.1 * busy,
+        "restart": 0.02 * busy,
+        "victim": 0.05 * busy,
+        "observe": 0.02 * busy,
+    }
+
+
+def random_spec(scenario: Scenario) -> RequestSpec:
+    """The next request; some contradict the catalog and are refused by both sides."""
+    rng = scenario.rng
+    scenario.admitted += 1
+    prompt = rng.choice((1, 16, 50, 64, 65, 128, 200, 300, 700, 1500))
+    output = rng.choice((1, 2, 4, 8, 20, 40, 100))
+    cached = rng.randrange(prompt) if rng.random() < 0.2 else 0
+    images = random_images(rng, prompt) if GraphKind.VISION in scenario.kinds and rng.random() < 0.5 else ()
+    return RequestSpec(
+        request_id=f"r{scenario.admitted}" if rng.random() < 0.97 else f"r{max(1, scenario.admitted - 1)}",
+        prompt_tokens=prompt,
+        max_output_tokens=output,
+        context_capacity=prompt + rng.choice((1, output, output, 200)) if rng.random() < 0.99 else prompt,
+        cached_tokens=cached,
+        message_boundaries=random_boundaries(rng, prompt),
+        atomic_spans=random_spans(rng, prompt),
+        images=images,
+        grammar=rng.random() < 0.08,
+        host_stop=rng.random() < 0.08,
+        host_fed=rng.random() < 0.05,
+        proposal_sources=rng.choice((("learned", "copy"), ("learned", "copy"), ("learned",), ("copy",), ())),
+        scored=GraphKind.SCORED_PREFILL in scenario.kinds and rng.random() < 0.3,
+        restoring=rng.random() < 0.06,
+        continues=f"r{rng.randint(1, scenario.admitted)}" if rng.random() < 0.1 else None,
+    )
+
+
+def random_boundaries(rng, prompt):
+    if prompt < 8 or rng.random() < 0.5:
+        return ()
+    return tuple(sorted(rng.sample(range(1, prompt + 1), rng.randint(1, 4))))
+
+
+def random_spans(rng, prompt):
+    if prompt < 8 or rng.random() < 0.7:
+        return ()
+    return disjoint(rng, prompt, rng.randint(1, 2), 60)
+
+
+def random_images(rng, prompt):
+    if prompt < 8:
+        return ()
+    return tuple(ImageSpan(a, b, rng.choice((1, 1, 2))) for a, b in disjoint(rng, prompt, rng.randint(1, 4), 30))
+
+
+def disjoint(rng, prompt, count, longest):
+    ends, found = sorted(rng.sample(range(prompt + 1), min(prompt + 1, 2 * count))), []
+    for first, end in zip(ends[::2], ends[1::2], strict=False):
+        found.append((first, min(end, first + longest)))
+    return tuple(found)
