@@ -28,61 +28,6 @@ from scheduler.kernels.selection import (
 )
 
 
-@entry(
-    void(
-        jit.slots_type,
-        jit.graphs_type,
-        jit.policy_type,
-        jit.decision_type,
-        jit.views_type,
-        jit.candidates_type,
-        jit.ints_2d,
-        jit.floats_5d,
-        jit.floats_3d,
-        jit.floats_4d,
-        jit.ints_2d,
-        jit.candidates_type,
-        jit.ints,
-        jit.records(layout.LANE),
-        jit.records(layout.LANE_DETAIL),
-    )
-)
-def plan(
-    slots, graphs, policy, decision, views, candidates, pool, estimates, survival, yields, work, recorded,
-    recorded_slots, lanes, details,
-):  # fmt: skip
-    """Decides once; decision[0] holds the inputs and takes the outcome.
-
-    slots, views [S]; graphs [G]; policy, decision [1]; candidates [N] and pool [2, M]: tables, any contents; estimates,
-    survival, yields and work [S, C]: see kernels.context; recorded [RECORDED]: what is submitted (index 0) and its
-    alternatives; recorded_slots [RECORDED * S]: their submitted slots, one after another, each ascending; lanes,
-    details [S]: the submitted lanes.
-    decision["chosen"] is -1 when nothing can run now; decision["overflow"] is 1 when a table was too small and
-    nothing else counts.
-    """
-    scratch = np.empty((SCRATCH_ROWS, 2 * len(slots)), np.int64)
-    world = World(slots, graphs, policy, decision, views, candidates, pool, estimates, survival, yields, work, scratch)
-    set_context(world)
-    _find_candidates(world)
-    if decision[0]["overflow"] == 1:
-        return
-    _choose(world)
-    chosen = decision[0]["chosen"]
-    if chosen < 0 or decision[0]["overflow"] == 1:
-        return
-    decision[0]["runner_up"] = runner_up(world, chosen)
-    others = np.empty(len(recorded) - 1, np.int64)
-    count = choose_alternatives(world, chosen, others)
-    recorded[0] = candidates[chosen]
-    written = record_slots(world, chosen, recorded_slots, 0)
-    for i in range(count):
-        recorded[1 + i] = candidates[others[i]]
-        written = record_slots(world, others[i], recorded_slots, written)
-    decision[0]["recorded_slots"] = written
-    decision[0]["alternatives"] = count
-    record_lanes(world, chosen, lanes, details)
-
-
 @inner
 def _find_candidates(world):
     """All candidates; where solo chunking leaves only barred ones, those of the whole catalog."""
@@ -164,3 +109,58 @@ def _choose(world):
     chosen = probe if probe >= 0 else winner
     if decision["queue_depth"] == 0 or world.candidates[chosen]["needs_empty"] == 0:
         decision["chosen"] = chosen
+
+
+@entry(
+    void(
+        jit.slots_type,
+        jit.graphs_type,
+        jit.policy_type,
+        jit.decision_type,
+        jit.views_type,
+        jit.candidates_type,
+        jit.ints_2d,
+        jit.floats_5d,
+        jit.floats_3d,
+        jit.floats_4d,
+        jit.ints_2d,
+        jit.candidates_type,
+        jit.ints,
+        jit.records(layout.LANE),
+        jit.records(layout.LANE_DETAIL),
+    )
+)
+def plan(
+    slots, graphs, policy, decision, views, candidates, pool, estimates, survival, yields, work, recorded,
+    recorded_slots, lanes, details,
+):  # fmt: skip
+    """Decides once; decision[0] holds the inputs and takes the outcome.
+
+    slots, views [S]; graphs [G]; policy, decision [1]; candidates [N] and pool [2, M]: tables, any contents; estimates,
+    survival, yields and work [S, C]: see kernels.context; recorded [RECORDED]: what is submitted (index 0) and its
+    alternatives; recorded_slots [RECORDED * S]: their submitted slots, one after another, each ascending; lanes,
+    details [S]: the submitted lanes.
+    decision["chosen"] is -1 when nothing can run now; decision["overflow"] is 1 when a table was too small and
+    nothing else counts.
+    """
+    scratch = np.empty((SCRATCH_ROWS, 2 * len(slots)), np.int64)
+    world = World(slots, graphs, policy, decision, views, candidates, pool, estimates, survival, yields, work, scratch)
+    set_context(world)
+    _find_candidates(world)
+    if decision[0]["overflow"] == 1:
+        return
+    _choose(world)
+    chosen = decision[0]["chosen"]
+    if chosen < 0 or decision[0]["overflow"] == 1:
+        return
+    decision[0]["runner_up"] = runner_up(world, chosen)
+    others = np.empty(len(recorded) - 1, np.int64)
+    count = choose_alternatives(world, chosen, others)
+    recorded[0] = candidates[chosen]
+    written = record_slots(world, chosen, recorded_slots, 0)
+    for i in range(count):
+        recorded[1 + i] = candidates[others[i]]
+        written = record_slots(world, others[i], recorded_slots, written)
+    decision[0]["recorded_slots"] = written
+    decision[0]["alternatives"] = count
+    record_lanes(world, chosen, lanes, details)
