@@ -1,7 +1,7 @@
-"""The exhaustive oracle: every legal cohort of every shape, priced from the formula of S4.
+"""The exhaustive oracle: every legal cohort of every shape and pair of shapes, priced from the formula alone (S4, S5).
 
-Nothing of the fast path is imported: only the vocabulary (shapes, policy, score kinds). All values are exact
-fractions of the floats that go in, rounded once per part, so the order of additions cannot matter.
+Nothing of the fast path nor of the plain planner is imported: only the vocabulary. Sums are exact (fsum, rounded once),
+so the order of additions cannot matter. For up to about six requests: cohorts are enumerated as subsets.
 """
 
 from __future__ import annotations
@@ -9,139 +9,278 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from scheduler.policy import PolicyConfig
-from scheduler.shapes import GraphKind, GraphShape
+from scheduler.shapes import Allocation, GraphKind, GraphShape
+
+PREFILLS = (GraphKind.PREFILL, GraphKind.SCORED_PREFILL)
+ROUNDS = (GraphKind.DECODE, GraphKind.SPECULATIVE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OracleRequest:
-    """One runnable request. Memories in ms per unit, 0 when missing; `age_ms` is None without a visible output."""
+    """One runnable request in `stage` ("prefill", "decode", "init", ..., "terminal").
+
+    Memories in ms per unit, 0 when missing. `age_ms`: of its visible output, None without; of a terminal request since
+    it became one. `limit`: rows it may use at most, drafts included. `acceptance`, `forecast`: mean survival of drafts
+    at depth 1, 2, ... `chain`: prerequisites after the current one and before inference.
+    """
 
     request_id: str
     slot: int
+    stage: str
     remaining_prompt: int
     token_memory: float
     delivery_memory: float
     age_ms: float | None
     last_served_tick: int
+    limit: int = 1
+    scored: bool = False
+    acceptance: tuple[float, ...] = ()
+    forecast: tuple[float, ...] = ()
+    chain: tuple[GraphKind, ...] = ()
+
+    def expected(self, rows: int, shape: GraphShape, alpha: float) -> float:
+        """Expected output of `rows` rows under the shape's estimator."""
+        means = self.forecast if shape.allocation is Allocation.DEVICE else self.acceptance
+        return 1.0 + math.fsum(s**alpha for s in itertools.accumulate(means[: rows - 1], min))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OracleState:
+    """One decision: shapes in catalog order, durations (0 unknown), requests in slot order, and the policy."""
+
+    shapes: tuple[GraphShape, ...]
+    durations_ns: tuple[int, ...]
+    requests: tuple[OracleRequest, ...]
+    policy: PolicyConfig
+    fixed_width: int = 0
+
+    def usable(self, position: int) -> bool:
+        """The shape is of the loaded generation mode and fixed width, or generates nothing."""
+        shape = self.shapes[position]
+        speculative = any(s.kind is GraphKind.SPECULATIVE for s in self.shapes)
+        if shape.kind is GraphKind.DECODE:
+            return not speculative
+        if shape.kind is GraphKind.MIXED and shape.speculation_enabled is not speculative:
+            return False
+        wide = shape.kind in (GraphKind.SPECULATIVE, GraphKind.MIXED)
+        return not (wide and self.fixed_width) or shape.target_width == self.fixed_width
+
+    def in_stage(self, stage: str) -> list[OracleRequest]:
+        """Requests in `stage`, in slot order."""
+        return [r for r in self.requests if r.stage == stage]
+
+    @property
+    def active(self) -> list[OracleRequest]:
+        """Active decoders: the prompt is whole and output is visible."""
+        return [r for r in self.requests if r.stage != "terminal" and not r.remaining_prompt and r.age_ms is not None]
+
+    def sigma_ms(self, terminal: bool) -> float:
+        """The reference interval of the generation family, or of terminal retirement."""
+        streams = len(self.in_stage("terminal")) if terminal else len(self.active)
+        kinds = (GraphKind.TERMINAL_SNAPSHOT,) if terminal else (*ROUNDS, GraphKind.MIXED)
+        best: tuple[float, float] | None = None
+        for i, (shape, duration_ns) in enumerate(zip(self.shapes, self.durations_ns, strict=True)):
+            if streams and duration_ns and shape.kind in kinds and self.usable(i):
+                rows, duration_ms = min(shape.batch_capacity, streams), duration_ns / 1e6
+                if best is None or duration_ms / rows < best[0]:
+                    best = duration_ms / rows, streams * duration_ms / rows
+        return best[1] if best else 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Share:
+    """One request's part in a graph: rows or prompt tokens, and what it is worth there."""
+
+    request: OracleRequest
+    rows: int
+    prompt: int
+    token: float = 0.0
+    delivery: float = 0.0
+    relief: float = 0.0
+    terminal: float = 0.0
+
+    @property
+    def value(self) -> float:
+        """Its lane value."""
+        return self.token + self.delivery + self.relief + self.terminal
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OracleChoice:
-    """A legal choice with its score; `known` says whether the score is a rate or undivided work."""
+    """A legal choice. `case` names the comparison that it belongs to.
 
-    shape: GraphShape
-    request_ids: tuple[str, ...]
+    `parts`: token, delivery, relief, terminal, wait cost. `key`: the total order, the smallest wins.
+    """
+
+    position: int
+    following: int
+    case: str
+    lanes: tuple[Share, ...]
+    following_lanes: tuple[Share, ...]
     known: bool
     score: float
-    parts: tuple[float, float, float, float]
+    parts: tuple[float, float, float, float, float]
     key: tuple[object, ...]
 
-
-def best_choice(
-    shapes: Sequence[GraphShape],
-    durations_ns: Sequence[int],
-    requests: Sequence[OracleRequest],
-    policy: PolicyConfig,
-) -> OracleChoice | None:
-    """The winner over all shapes and all non-empty cohorts; `durations_ns` holds 0 for an unknown graph."""
-    choices = all_choices(shapes, durations_ns, requests, policy)
-    return min(choices, key=lambda choice: choice.key, default=None)
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """Slots of the submitted graph."""
+        return tuple(sorted(share.request.slot for share in self.lanes))
 
 
-def all_choices(
-    shapes: Sequence[GraphShape],
-    durations_ns: Sequence[int],
-    requests: Sequence[OracleRequest],
-    policy: PolicyConfig,
-) -> Iterator[OracleChoice]:
-    """Every legal choice: prefill of one request by any capacity, decode of any cohort that fits."""
-    for position, shape in enumerate(shapes):
-        for cohort in _cohorts(shape, requests):
-            if not _forbidden(shapes, durations_ns, position, cohort):
-                yield _priced(shapes, durations_ns, position, cohort, requests, policy)
+class Pricing:
+    """The formula of S4 over one state."""
+
+    def __init__(self, state: OracleState) -> None:
+        self.state, self.policy = state, state.policy
+        self.sigma_ms, self.terminal_sigma_ms = state.sigma_ms(False), state.sigma_ms(True)
+        terminals = len(state.in_stage("terminal"))
+        prices = [self.policy.decode_age_price] * len(state.active) + [self.policy.terminal_age_price] * terminals
+        self.wait_price = math.fsum(prices)
+        self.active = {r.slot for r in state.active}
+
+    def decode(self, r: OracleRequest, shape: GraphShape, rows: int, horizon_ms: float) -> Share:
+        """A decode lane with `rows` rows."""
+        token = self.policy.output_token_value + self.policy.token_fairness * r.token_memory
+        expected = r.expected(rows, shape, self.policy.adaptive_verification_alpha)
+        age = r.age_ms if r.slot in self.active else None
+        relief = 0.0 if age is None else self.policy.decode_age_price * self.sigma_ms * (age + horizon_ms)
+        return Share(r, rows, 0, token * expected, self.policy.delivery_fairness * r.delivery_memory, relief)
+
+    def prompt(self, r: OracleRequest, shape: GraphShape) -> Share:
+        """A prompt lane; one that becomes whole yields one output token."""
+        price = self.policy.token_fairness * r.token_memory
+        work = min(shape.prefill_capacity, r.remaining_prompt)
+        token = (1.0 + price) * work
+        if work < r.remaining_prompt:
+            return Share(r, 0, work, token)
+        delivery = self.policy.delivery_fairness * r.delivery_memory
+        return Share(r, 0, work, token + (self.policy.output_token_value + price), delivery)
+
+    def terminal(self, r: OracleRequest, duration_ms: float) -> Share:
+        """A terminal row."""
+        assert r.age_ms is not None
+        relief = self.policy.terminal_age_price * self.terminal_sigma_ms * (r.age_ms + duration_ms)
+        return Share(r, 1, 0, terminal=self.policy.terminal_value + relief)
+
+    def choice(
+        self,
+        position: int,
+        case: str,
+        lanes: Iterable[Share],
+        following: int = -1,
+        following_lanes: Iterable[Share] = (),
+        horizon_ns: int | None = None,
+        retired: int = 0,
+    ) -> OracleChoice:
+        """Prices a choice. `horizon_ns` is 0 for undivided work; the submitted graph's duration unless given."""
+        lanes, following_lanes = tuple(lanes), tuple(following_lanes)
+        duration_ns = self.state.durations_ns[position]
+        horizon_ns = duration_ns if horizon_ns is None else horizon_ns
+        earning = (*lanes, *following_lanes)
+        token, delivery = math.fsum(s.token for s in earning), math.fsum(s.delivery for s in earning)
+        relief, terminal = math.fsum(s.relief for s in earning), math.fsum(s.terminal for s in earning)
+        score = token + delivery + relief + terminal
+        wait_cost = 0.0
+        if horizon_ns:
+            horizon, first = horizon_ns / 1e6, duration_ns / 1e6
+            saved = retired * self.policy.terminal_age_price * (horizon * horizon - first * first)
+            wait_cost = horizon / 2.0 * self.wait_price - saved / (2.0 * horizon)
+            score = score / horizon - wait_cost
+        key = self._key(position, following, lanes, following_lanes, horizon_ns, score)
+        parts = token, delivery, relief, terminal, wait_cost
+        return OracleChoice(position, following, case, lanes, following_lanes, horizon_ns > 0, score, parts, key)
+
+    def _key(
+        self,
+        position: int,
+        following: int,
+        lanes: tuple[Share, ...],
+        following_lanes: tuple[Share, ...],
+        horizon_ns: int,
+        score: float,
+    ) -> tuple[object, ...]:
+        """The total order; the smallest wins."""
+        shape = self.state.shapes[position]
+        served = {share.request.slot: share.request.last_served_tick for share in (*lanes, *following_lanes)}
+        physical = shape.physical_rows or shape.batch_capacity
+        padding = physical - sum(share.rows + share.prompt for share in lanes)
+        ticks, slots = sorted(served.values()), sorted(served)
+        order = horizon_ns, -len(served), ticks, padding, physical, position, following, slots
+        return horizon_ns > 0, -score, *order
 
 
-def _cohorts(shape: GraphShape, requests: Sequence[OracleRequest]) -> Iterator[tuple[OracleRequest, ...]]:
-    if shape.kind is GraphKind.PREFILL:
-        yield from ((r,) for r in requests if r.remaining_prompt > 0)
-    elif shape.kind is GraphKind.DECODE:
-        decoding = [r for r in requests if r.remaining_prompt == 0]
-        for size in range(1, min(shape.batch_capacity, len(decoding)) + 1):
-            yield from itertools.combinations(decoding, size)
+def width_of(shape: GraphShape) -> int:
+    """Rows that one lane can use."""
+    return min(shape.draft_depth + 1, shape.target_width)
 
 
-def _forbidden(
-    shapes: Sequence[GraphShape], durations_ns: Sequence[int], position: int, cohort: tuple[OracleRequest, ...]
-) -> bool:
-    """S4's padding pruning for decode, and S6's exclusion of unmeasured larger prefills."""
-    shape = shapes[position]
-    for other in shapes:
-        if other.kind is not shape.kind:
-            continue
-        if shape.kind is GraphKind.DECODE and len(cohort) <= other.batch_capacity < shape.batch_capacity:
-            return True
-        if shape.kind is GraphKind.PREFILL and durations_ns[position] == 0:
-            same_work = cohort[0].remaining_prompt <= other.prefill_capacity < shape.prefill_capacity
-            if same_work:
-                return True
-    return False
+def is_ragged(shape: GraphShape) -> bool:
+    """Full lanes do not fit P."""
+    return shape.kind is GraphKind.SPECULATIVE and shape.target_rows < shape.batch_capacity * width_of(shape)
 
 
-def _priced(
-    shapes: Sequence[GraphShape],
-    durations_ns: Sequence[int],
-    position: int,
-    cohort: tuple[OracleRequest, ...],
-    requests: Sequence[OracleRequest],
-    policy: PolicyConfig,
-) -> OracleChoice:
-    shape, duration_ns = shapes[position], durations_ns[position]
-    horizon = duration_ns / 1e6
-    decoders = [r for r in requests if r.age_ms is not None]
-    sigma = _sigma(shapes, durations_ns, len(decoders))
-    token, delivery, relief, logical_rows = [], [], [], 0
-    for r in cohort:
-        price = policy.token_fairness * r.token_memory
-        if shape.kind is GraphKind.PREFILL:
-            consumed = min(shape.prefill_capacity, r.remaining_prompt)
-            token.append((1.0 + price) * consumed)
-            output = consumed == r.remaining_prompt
-            logical_rows += consumed
-        else:
-            output = True
-            logical_rows += 1
-        if output:
-            token.append(policy.output_token_value + price)
-            delivery.append(policy.delivery_fairness * r.delivery_memory)
-        if r.age_ms is not None:
-            relief.append(policy.decode_age_price * sigma * (r.age_ms + horizon))
-    parts = (math.fsum(token), math.fsum(delivery), math.fsum(relief))
-    wait_cost = horizon / 2.0 * math.fsum(policy.decode_age_price for _ in decoders)
-    work = parts[0] + parts[1] + parts[2]
-    score = work / horizon - wait_cost if duration_ns else work
-    key = (
-        duration_ns != 0,
-        -score,
-        duration_ns,
-        -len(cohort),
-        tuple(sorted(r.last_served_tick for r in cohort)),
-        shape.physical_rows - logical_rows,
-        shape.physical_rows,
-        position,
-        tuple(r.slot for r in cohort),
-    )
-    return OracleChoice(shape, tuple(r.request_id for r in cohort), duration_ns != 0, score, (*parts, wait_cost), key)
+def subsets(shares: list[Share], most: int, least: int = 1) -> Iterator[tuple[Share, ...]]:
+    """Every subset of `least` to `most` shares."""
+    for size in range(least, min(most, len(shares)) + 1):
+        yield from itertools.combinations(shares, size)
 
 
-def _sigma(shapes: Sequence[GraphShape], durations_ns: Sequence[int], streams: int) -> float:
-    best: tuple[float, float] | None = None
-    for shape, duration_ns in zip(shapes, durations_ns, strict=True):
-        if shape.kind is GraphKind.DECODE and duration_ns and streams:
-            rows = min(shape.batch_capacity, streams)
-            per_stream = duration_ns / 1e6 / rows
-            if best is None or per_stream < best[0]:
-                best = (per_stream, streams * (duration_ns / 1e6) / rows)
-    return best[1] if best else 0.0
+def unmeasured_duplicate(state: OracleState, position: int, share: Share) -> bool:
+    """S6: an unmeasured prefill graph is barred where a smaller one of its kind consumes the same tokens."""
+    shape = state.shapes[position]
+    smaller = [s for s in state.shapes if s.kind is shape.kind and s.prefill_capacity < shape.prefill_capacity]
+    same = any(min(s.prefill_capacity, share.request.remaining_prompt) == share.prompt for s in smaller)
+    return state.durations_ns[position] == 0 and same
+
+
+def best_of_cases(choices: Iterable[OracleChoice]) -> list[OracleChoice]:
+    """The best choice of every comparison: one shape, or pair of shapes, and case."""
+    best: dict[tuple[int, int, str], OracleChoice] = {}
+    for choice in choices:
+        place = choice.position, choice.following, choice.case
+        if place not in best or choice.key < best[place].key:
+            best[place] = choice
+    return list(best.values())
+
+
+def best_choice(state: OracleState, choices: Iterable[OracleChoice]) -> OracleChoice | None:
+    """The winner of the total order after padding pruning among the best choices of every comparison."""
+    best = best_of_cases(choices)
+    left = [x for x in best if not any(_redundant(state, x, y) for y in best)]
+    return min(left, key=lambda choice: choice.key, default=None)
+
+
+def _redundant(state: OracleState, x: OracleChoice, y: OracleChoice) -> bool:
+    """`y` does the work of `x` in a smaller graph (S4)."""
+    first = state.shapes[x.position]
+    if (
+        first.kind in PREFILLS
+        or _work(x.lanes) != _work(y.lanes)
+        or _work(x.following_lanes) != _work(y.following_lanes)
+    ):
+        return False
+    if x.following == y.following:
+        return _smaller(first, state.shapes[y.position])
+    if x.position != y.position or x.following < 0 or y.following < 0:
+        return False
+    following = state.shapes[x.following]
+    return following.kind not in PREFILLS and _smaller(following, state.shapes[y.following])
+
+
+def _smaller(x: GraphShape, y: GraphShape) -> bool:
+    same = (x.kind, x.draft_depth, x.allocation) == (y.kind, y.draft_depth, y.allocation)
+    sizes = [
+        (y.batch_capacity, x.batch_capacity),
+        (y.target_width, x.target_width),
+        (y.target_rows, x.target_rows),
+        (y.prefill_capacity, x.prefill_capacity),
+    ]
+    return same and all(a <= b for a, b in sizes) and any(a < b for a, b in sizes)
+
+
+def _work(shares: tuple[Share, ...]) -> set[tuple[int, int, int]]:
+    return {(share.request.slot, share.rows, share.prompt) for share in shares}
