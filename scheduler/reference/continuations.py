@@ -17,9 +17,9 @@ class _Continuation(NamedTuple):
     parts: Parts
     further_ns: int | None
 
-    def factor(self, graph: Graph) -> float:
+    def factor(self, graph: Graph, known: bool) -> float:
         """T/(T+F) behind the prerequisite `graph`; 1 for undivided work."""
-        if self.further_ns is None:
+        if self.further_ns is None or not known:
             return 1.0
         return graph.duration_ms / ((graph.duration_ns + self.further_ns) / 1e6)
 
@@ -32,26 +32,25 @@ def multistage_candidates(context: Context, graph: Graph, stage: list[Lane]) -> 
     """
     if not any(lane.resident.chain() for lane in stage):
         return []
-    chains = {lane.slot: _chain_ns(context, lane) for lane in stage}
-    options = {lane.slot: _continuations(context, lane, graph.duration_ms, chains[lane.slot]) for lane in stage}
+    options = {lane.slot: _continuations(context, lane, graph.duration_ms) for lane in stage}
     lanes = [lane for lane in stage if options[lane.slot]]
     if not lanes:
         return []
-    known = graph.known and None not in chains.values()
-    known = known and all(any(o.further_ns is not None for o in options[lane.slot]) for lane in lanes)
+    known = graph.known and all(any(o.further_ns is not None for o in options[lane.slot]) for lane in lanes)
     if not known:
-        options = {lane.slot: _continuations(context, lane, 0.0, None) for lane in lanes}
+        options = {lane.slot: _continuations(context, lane, 0.0) for lane in lanes}
     best = {lane.slot: _best(graph, options[lane.slot], known) for lane in lanes}
-    rank = {slot: option.parts.value * option.factor(graph) for slot, option in best.items()}
+    rank = {slot: option.parts.value * option.factor(graph, known) for slot, option in best.items()}
     cohort = sorted(lanes, key=lambda lane: (-rank[lane.slot], lane.tick, lane.slot))[: graph.shape.batch_capacity]
-    sums = total_of(best[lane.slot].parts.times(best[lane.slot].factor(graph)) for lane in cohort)
+    sums = total_of(best[lane.slot].parts.times(best[lane.slot].factor(graph, known)) for lane in cohort)
     scored = context.score(sums, graph.duration_ms if known else None)
     uses = tuple(Use(lane, Role(graph.shape.kind.value), 1, 0, 0, NOTHING) for lane in cohort)
     return [Candidate(graph, uses, known, graph.duration_ns if known else 0, *scored)]
 
 
-def _continuations(context: Context, lane: Lane, horizon_ms: float, chain_ns: int | None) -> list[_Continuation]:
+def _continuations(context: Context, lane: Lane, horizon_ms: float) -> list[_Continuation]:
     """Every graph that may end the lane's chain, in catalog order."""
+    chain_ns = _chain_ns(context, lane)
     found = []
     for graph in _inference_graphs(context, lane):
         use = _inference(context, graph, lane, horizon_ms)
@@ -64,7 +63,7 @@ def _continuations(context: Context, lane: Lane, horizon_ms: float, chain_ns: in
 def _best(graph: Graph, options: list[_Continuation], known: bool) -> _Continuation:
     """The highest V*T/(T+F), first in catalog order on a tie; graphs of unknown duration only for undivided work."""
     usable = [option for option in options if option.further_ns is not None or not known]
-    return max(usable, key=lambda option: option.parts.value * option.factor(graph))
+    return max(usable, key=lambda option: option.parts.value * option.factor(graph, known))
 
 
 def _chain_ns(context: Context, lane: Lane) -> int | None:

@@ -130,6 +130,12 @@ class OracleChoice:
         """Slots of the submitted graph."""
         return tuple(sorted(share.request.slot for share in self.lanes))
 
+    @property
+    def case_key(self) -> tuple[object, ...]:
+        """The order within one comparison: the total order, but of equal pairs the one that does more comes first."""
+        *before, slots = self.key
+        return *before, -sum(share.rows + share.prompt for share in self.following_lanes), slots
+
 
 class Pricing:
     """The formula of S4 over one state."""
@@ -242,7 +248,7 @@ def best_of_cases(choices: Iterable[OracleChoice]) -> list[OracleChoice]:
     best: dict[tuple[int, int, str], OracleChoice] = {}
     for choice in choices:
         place = choice.position, choice.following, choice.case
-        if place not in best or choice.key < best[place].key:
+        if place not in best or choice.case_key < best[place].case_key:
             best[place] = choice
     return list(best.values())
 
