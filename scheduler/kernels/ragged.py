@@ -29,6 +29,9 @@ Ragged = namedtuple(
 _TOTAL, _PENDING, _RELATIVE = range(3)
 _DELIVERY, _RELIEF = range(2)
 
+_FEW = 8
+"""Lanes up to which looking at each for the draft to retract is faster than walking along the ranking."""
+
 
 @inner
 def new_ragged(world):
@@ -93,6 +96,8 @@ def adaptive_ragged(world, ragged, graph):
     best_ordering = 0
     best_end = 0
     for ordering in range(3):
+        if _repeats_earlier(ragged.order, ordering, most):
+            continue
         score, count, end = _best_prefix(ragged, estimator, ordering, rows, most, horizon_ms, wait_cost)
         if best_lanes == 0 or score > best_score or (score == best_score and count > best_lanes):
             best_score, best_lanes, best_ordering, best_end = score, count, ordering, end
@@ -117,11 +122,16 @@ def has_room(world, lanes):
 
 @inner
 def rank_drafts(world, ragged, estimator):
-    """Fills token values and the ranking for one estimator: a merge sort of the lanes' drafts, each lane a run."""
+    """Fills token values and the ranking for one estimator: a merge sort of the lanes' drafts, each lane a run.
+
+    A draft's code, depth * lanes + lane, orders drafts of equal survival.
+    """
     lanes = len(ragged.slots)
     deepest = world.survival.shape[2]
-    size = 0
     starts = np.empty(lanes + 1, np.int64)
+    survival = np.empty((2, lanes * deepest))
+    codes = np.empty((2, lanes * deepest), np.int64)
+    size = 0
     for i in range(lanes):
         slot = ragged.slots[i]
         price = world.views[slot]["output_price"]
@@ -130,46 +140,53 @@ def rank_drafts(world, ragged, estimator):
             ragged.token[estimator, i, rows] = price * world.yields[slot, estimator, layout.YIELD_SCORE, rows]
         starts[i] = size
         for depth in range(1, usable + 1):
-            ragged.rank_lane[estimator, size] = i
-            ragged.rank_depth[estimator, size] = depth
+            survival[0, size] = world.survival[slot, estimator, depth - 1]
+            codes[0, size] = depth * lanes + i
             size += 1
     starts[lanes] = size
     ragged.ranked[estimator] = size
-    survival = np.empty(size)
+    sorted_in = _merge_runs(survival, codes, starts)
     for k in range(size):
-        slot = ragged.slots[ragged.rank_lane[estimator, k]]
-        survival[k] = world.survival[slot, estimator, ragged.rank_depth[estimator, k] - 1]
-    _merge_runs(ragged.rank_lane[estimator], ragged.rank_depth[estimator], survival, starts)
-    for k in range(size):
-        ragged.place[estimator, ragged.rank_lane[estimator, k], ragged.rank_depth[estimator, k] - 1] = k
+        lane, depth = codes[sorted_in, k] % lanes, codes[sorted_in, k] // lanes
+        ragged.rank_lane[estimator, k] = lane
+        ragged.rank_depth[estimator, k] = depth
+        ragged.place[estimator, lane, depth - 1] = k
 
 
 @inner
-def _merge_runs(lane, depth, survival, starts):
-    """Bottom-up merge of the sorted runs [starts[i], starts[i + 1]) of the three parallel arrays."""
+def _merge_runs(survival, codes, starts):
+    """Bottom-up merge of the sorted runs [starts[i], starts[i + 1]), to and fro between rows 0 and 1: the last row."""
     runs = len(starts) - 1
-    size = starts[runs]
-    lane_b = np.empty(size, np.int64)
-    depth_b = np.empty(size, np.int64)
-    survival_b = np.empty(size)
+    source = 0
     step = 1
     while step < runs:
         for run in range(0, runs, 2 * step):
-            a, middle = starts[run], starts[min(run + step, runs)]
-            b, end = middle, starts[min(run + 2 * step, runs)]
-            for k in range(a, end):
-                left = b == end
-                if not left and a < middle:
-                    # Of equal drafts the left run's has the smaller slot.
-                    left = survival[a] > survival[b] or (survival[a] == survival[b] and depth[a] <= depth[b])
-                source = a if left else b
-                lane_b[k], depth_b[k], survival_b[k] = lane[source], depth[source], survival[source]
-                if left:
-                    a += 1
-                else:
-                    b += 1
-        lane[:size], depth[:size], survival[:size] = lane_b, depth_b, survival_b
+            middle, end = starts[min(run + step, runs)], starts[min(run + 2 * step, runs)]
+            _merge(survival[source], codes[source], starts[run], middle, end, survival[1 - source], codes[1 - source])
+        source = 1 - source
         step *= 2
+    return source
+
+
+@inner
+def _merge(survival, codes, start, middle, end, survival_out, codes_out):
+    a, b, k = start, middle, start
+    while a < middle and b < end:
+        if survival[a] > survival[b] or (survival[a] == survival[b] and codes[a] < codes[b]):
+            survival_out[k], codes_out[k] = survival[a], codes[a]
+            a += 1
+        else:
+            survival_out[k], codes_out[k] = survival[b], codes[b]
+            b += 1
+        k += 1
+    while a < middle:
+        survival_out[k], codes_out[k] = survival[a], codes[a]
+        a += 1
+        k += 1
+    while b < end:
+        survival_out[k], codes_out[k] = survival[b], codes[b]
+        b += 1
+        k += 1
 
 
 @inner
@@ -211,12 +228,35 @@ def _sort_lanes(ragged, ordering):
 
 
 @inner
+def _repeats_earlier(order, ordering, most):
+    """Whether an earlier ordering starts with the same lanes, so that its prefixes were the same."""
+    for earlier in range(ordering):
+        k = 0
+        while k < most and order[earlier, k] == order[ordering, k]:
+            k += 1
+        if k == most:
+            return True
+    return False
+
+
+@inner
 def _drafts_before(ragged, estimator, lane, end):
     """Drafts of a lane that stand before `end` in the ranking, within its rows."""
     drafts = 0
     while drafts < ragged.rows[lane] - 1 and ragged.place[estimator, lane, drafts] < end:
         drafts += 1
     return drafts
+
+
+@inner
+def _last_draft(ragged, estimator, order, lanes):
+    """The ranking position of the cohort's last draft that has a row; there is one."""
+    last = -1
+    for k in range(lanes):
+        lane = order[k]
+        if ragged.drafts[lane] > 0:
+            last = max(last, ragged.place[estimator, lane, ragged.drafts[lane] - 1])
+    return last
 
 
 @inner
@@ -242,7 +282,10 @@ def _best_prefix(ragged, estimator, ordering, target_rows, most, horizon_ms, wai
         taken += drafts[lane]
         changed = lanes - 1
         while taken > target_rows - lanes:
-            end -= 1
+            if lanes <= _FEW:
+                end = _last_draft(ragged, estimator, order, lanes)
+            else:
+                end -= 1
             loser = ragged.rank_lane[estimator, end]
             if drafts[loser] == ragged.rank_depth[estimator, end]:  # lanes outside the cohort have no drafts
                 drafts[loser] -= 1
