@@ -77,8 +77,8 @@ def chain_choices(state: OracleState, position: int) -> Iterator[OracleChoice]:
         yield pricing.choice(position, "chain", cohort)
 
 
-def sequence_rate(state: OracleState, position: int, slots: tuple[int, ...]) -> float:
-    """The best value rate of finishing one of these lanes: its prerequisite, its chain and its inference, in a row."""
+def sequence_rate(state: OracleState, position: int, slots: tuple[int, ...]) -> tuple[float, float]:
+    """(net, before the waiting cost): the best value rate of finishing one of these lanes, all its graphs in a row."""
     pricing, duration_ns = Pricing(state), state.durations_ns[position]
     rates = []
     for r in state.requests:
@@ -86,7 +86,8 @@ def sequence_rate(state: OracleState, position: int, slots: tuple[int, ...]) -> 
         for i, further_ns in enumerate(further):
             horizon_ms = (duration_ns + further_ns) / 1e6
             share, _ = continuations(pricing, r, horizon_ms)[i]
-            rates.append(share.value / horizon_ms - horizon_ms / 2.0 * pricing.wait_price)
+            gross = share.value / horizon_ms
+            rates.append((gross - horizon_ms / 2.0 * pricing.wait_price, gross))
     return max(rates)
 
 

@@ -18,6 +18,7 @@ from scheduler.shapes import Allocation, GraphKind, GraphShape
 
 NOW = 10**12
 DEPTHS = 3
+PROMPT = 256
 MS = 1_000_000
 MORE = 1 << 20
 
@@ -160,7 +161,8 @@ def pair_state(dice: Dice) -> OracleState:
     speculative = dice.random.random() < 0.5
     following = prefills()[:2] + rounds(speculative) + mixed(speculative) + (ragged() if speculative else [])
     first = dice.some([shape(kind, b) for b in (1, 2, 4)], 1, 2)
-    shapes = first + dice.some(following, 1, 3)
+    shapes = first + dice.some(following, 1, 2) + dice.some(rounds(speculative), 1, 1)
+    shapes = list(dict.fromkeys(shapes))
     dice.random.shuffle(shapes)
     stages = (kind.value, kind.value, "prefill", "decode", "terminal" if kind is GraphKind.SNAPSHOT else "decode")
     return make_state(dice, shapes, stages)
@@ -237,18 +239,17 @@ def _graph(state: OracleState, position: int) -> Graph:
 
 
 def _resident(r: OracleRequest, prior: Prior, alpha: float) -> Resident:
-    prompt_tokens = 256
-    spec = RequestSpec(r.request_id, prompt_tokens, r.limit + 1, prompt_tokens + r.limit + 1, scored=r.scored)
+    spec = RequestSpec(r.request_id, PROMPT, r.limit + 1, PROMPT + r.limit + 1, scored=r.scored)
     images = tuple(ImageSpan(i, i + 1) for i in range(r.chain.count(GraphKind.VISION)))
     windows = ((), images) if r.stage == "snapshot" else (images,)
     resident = Resident(
         handle=RequestHandle(r.slot, 1),
         spec=spec,
-        prompt=Prompt(windows, (), None, (), (prompt_tokens,)),
+        prompt=Prompt(windows, (), None, (), (PROMPT,)),
         estimates=Estimates(prior, alpha),
         admitted=r.slot,
         stage=Stage(r.stage),
-        consumed=prompt_tokens - r.remaining_prompt,
+        consumed=PROMPT - r.remaining_prompt,
         images_left=len(images) + (r.stage == "vision"),
         emitted=0 if r.remaining_prompt else 1,
         window=bool(r.chain) and r.stage == "snapshot",
