@@ -147,10 +147,11 @@ def scheduler_shapes(
     """The shapes that Helios prepares from `table`.
 
     With `draft_tokens` 0 the ordinary mode is loaded: decode graphs and width-one mixed graphs. Otherwise the
-    speculative mode: decode rows become its width-one programs (D = 0), and speculative and mixed rows with at most so
-    many drafts join. `allocation`: who divides the rows of programs with D > 0. Mixed rows count decoders without the
-    prompt row; they get batch_capacity B (one decoder less than was measured) and the verification rows alone as
-    target_rows. Raises InvalidTable when nothing can both prefill and generate.
+    speculative mode: decode rows become its width-one programs (D = 0; what those spend on keeping draft state is not
+    in the table), and speculative and mixed rows with at most so many drafts join. `allocation`: who divides the rows
+    of programs with D > 0. Mixed rows count decoders without the prompt row; they get batch_capacity B (one decoder
+    less than was measured) and the verification rows alone as target_rows. Raises InvalidTable when nothing can both
+    prefill and generate.
     """
     skipped = {"single_mixed": 0, "tree_verification": 0, "other_mode": 0, "beyond_slots": 0}
     curves: dict[GraphShape, ContextCurve] = {}

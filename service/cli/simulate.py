@@ -79,6 +79,16 @@ def machine_options(function: Function) -> Function:
                 "--prefix-cache", type=click.IntRange(0), help="Tokens of finished requests to keep.  [default: all]"
             ),
             click.option("--host-ms", type=AT_LEAST_0, default=0.25, show_default=True, help="Host time of a step."),
+            click.option(
+                "--draft-host-ms",
+                type=AT_LEAST_0,
+                default=0.9,
+                show_default=True,
+                help="Of a step with drafts, instead.",
+            ),
+            click.option(
+                "--draft-token-host-ms", type=AT_LEAST_0, default=0.14, show_default=True, help="More for each draft."
+            ),
             click.option("--noise", type=AT_LEAST_0, default=0.0, help="Standard deviation of log durations."),
             click.option("--drift", type=AT_LEAST_0, default=0.0, help="Slow change of durations, as a share."),
             click.option(
@@ -147,7 +157,7 @@ def _inputs(
             request_slots=given["slots"],
             context_capacity=given["max_context"],
             queue_depth=given["queue_depth"],
-            host=HostCosts(step_ms=given["host_ms"]),
+            host=HostCosts(given["host_ms"], given["draft_host_ms"], given["draft_token_host_ms"]),
             prefix_cache_tokens=given["prefix_cache"],
         ),
         disturbance=Disturbance(given["noise"], given["drift"], wrong_capture=given["wrong_capture"]),
