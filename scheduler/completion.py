@@ -1,101 +1,223 @@
-"""Checks completion records and timing against the committed plan before anything changes (S9)."""
+"""Applies a completed frame, once everything about it has been checked (S3, S6, S7, S9)."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
-from scheduler.accounting import DeliveryInterval, Participant
-from scheduler.catalog import MAX_DURATION_NS
+import numpy as np
+import numpy.typing as npt
+
+from scheduler import layout, stages
 from scheduler.errors import InvalidCompletion
-from scheduler.plans import PlanLane, ScheduledPlan
-from scheduler.records import CompletionRecord, ExecutionTiming, RequestHandle
+from scheduler.frames import Frame
+from scheduler.plans import Reason
+from scheduler.records import CompletionRecord, ExecutionTiming, FinishReason, GeneratedToken
+from scheduler.state import SchedulerState
+from scheduler.validation import (
+    MeasuredInterval,
+    checked_confidence,
+    checked_interval,
+    checked_survival,
+    did_columns,
+    normal_end,
+    ordered_records,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class SubmittedFrame:
-    """A committed plan that has not completed."""
+class Completion:
+    """A checked completion. `did`: six numbers per lane (layout.DID_*), concatenated; `records` in lane order."""
 
-    fence: int
-    plan: ScheduledPlan
-    participants: tuple[Participant, ...]
+    frame: Frame
+    records: Sequence[CompletionRecord]
+    did: list[int]
+    interval: MeasuredInterval
+    confidence: npt.NDArray[np.float32]
+    survival: npt.NDArray[np.float64]
+
+    @property
+    def failed(self) -> bool:
+        """Every lane failed."""
+        return 1 not in self.did[layout.DID_TEACH :: layout.DID_COLUMNS]
 
 
-@dataclasses.dataclass(slots=True)
-class CompletedFrame:
-    """The last completed frame, for its publications.
+def checked_completion(
+    state: SchedulerState,
+    frame: Frame,
+    records: Sequence[CompletionRecord],
+    timing: ExecutionTiming,
+    confidence: Any = None,
+    survival: Any = None,
+) -> Completion:
+    """Everything that complete() is given, checked against the committed plan; nothing has changed yet.
 
-    `unpublished`: lanes that emitted output which is not visible yet. `deliveries` loses an entry once it is credited.
+    Raises InvalidCompletion.
     """
-
-    fence: int
-    completed_ns: int
-    handles: frozenset[RequestHandle]
-    unpublished: set[RequestHandle]
-    deliveries: dict[RequestHandle, DeliveryInterval]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class MeasuredInterval:
-    """`cost_ns`: the graph cost sample, 0 without one. `service_ns`: the interval that service is charged for."""
-
-    cost_ns: int
-    service_ns: int
-
-
-def checked_interval(timing: ExecutionTiming) -> MeasuredInterval:
-    """The intervals of an isolated frame; raises InvalidCompletion for timing that cannot be.
-
-    Cost: the largest device interval minus the exposed delivery delay, which must leave something. Service: the
-    larger of device and wall interval, but 0 (charge nothing) without a positive device interval.
-    """
-    for name, value in (("wall_ns", timing.wall_ns), ("exposed_delivery_ns", timing.exposed_delivery_ns)):
-        _check_duration(name, value)
-    for value in timing.device_ns:
-        _check_duration("device_ns", value)
-    device_ns = max(timing.device_ns, default=0)
-    if device_ns == 0:
-        return MeasuredInterval(0, 0)
-    cost_ns = device_ns - timing.exposed_delivery_ns
-    if cost_ns <= 0:
-        raise InvalidCompletion(
-            f"exposed_delivery_ns {timing.exposed_delivery_ns} leaves nothing of a device interval of {device_ns} ns"
-        )
-    return MeasuredInterval(cost_ns, max(device_ns, timing.wall_ns))
+    lanes, shape = frame.rows, frame.plan.shape
+    records = ordered_records(lanes, records)
+    did = did_columns(lanes, records, frame.device_allocated)
+    interval = checked_interval(timing, frame.queued)
+    sizes = (state.request_slots, state.draft_capacity)
+    joint, rows = state.acceptance.no_confidence, state.acceptance.no_survival
+    if confidence is not None:
+        joint = checked_confidence(confidence, *sizes, lanes, did, shape.draft_depth)
+    if survival is not None:
+        rows = checked_survival(survival, *sizes, lanes, did, shape.draft_depth)
+    completion = Completion(frame, records, did, interval, joint, rows)
+    if confidence is None and frame.device_allocated and not completion.failed:
+        raise InvalidCompletion(f"{shape.label} allocates its rows itself: complete it with its confidence")
+    return completion
 
 
-def _check_duration(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_DURATION_NS:
-        raise InvalidCompletion(f"{name} is {value!r}; it must be a whole number of ns from 0 to one hour")
+def apply(state: SchedulerState, completion: Completion) -> list[GeneratedToken]:
+    """Changes the state and returns the tokens to publish, in lane order."""
+    frame, interval, failed = completion.frame, completion.interval, completion.failed
+    if not failed and interval.cost_ns:
+        state.catalog.add_sample(frame.graph, interval.cost_ns, state.now_ns)
+    was_full = state.ledgers.acceptance.full
+    _charge_ledgers(state, completion)
+    del state.queue[0]
+    state.completed = frame.number
+    state.served = {row[0]: row[1] for row in frame.rows}
+    numbers = frame.cohort["slot"]
+    before = state.slots[numbers]
+    dead = (before["cancelled"] == 1) | ((before["stage"] == layout.TERMINAL) & (frame.cohort["ceiling"] > 0))
+    did = np.array(completion.did, np.int64).reshape(-1, layout.DID_COLUMNS)
+    did[dead] = 0
+    _run_kernel(state, completion, did)
+    if state.ledgers.acceptance.full and not was_full:
+        # Until now nothing read the optimistic yields, so they were not kept up to date.
+        state.rebuild_acceptance(0, state.request_slots)
+    tokens = _close_lanes(state, completion, before, dead.tolist(), did)
+    _end_offers(state, frame, before)
+    if state.queue:
+        rest = state.queue[0]
+        rest.expected_end_ns = state.now_ns + rest.cost_ns
+        state.frames[rest.number]["expected_end_ns"] = rest.expected_end_ns
+    state.start_memories()
+    state.views_stale = True
+    return tokens
 
 
-def match_records(
-    plan: ScheduledPlan, records: tuple[CompletionRecord, ...] | list[CompletionRecord]
-) -> list[tuple[PlanLane, CompletionRecord]]:
-    """Pairs each lane of the plan with its record; raises InvalidCompletion when they do not fit."""
-    by_handle = {record.handle: record for record in records}
-    if len(by_handle) != len(records) or set(by_handle) != {lane.handle for lane in plan.lanes}:
-        raise InvalidCompletion(
-            f"records for {sorted(record.handle.slot for record in records)} do not match the plan's lanes "
-            f"{sorted(lane.handle.slot for lane in plan.lanes)}, each once"
-        )
-    pairs = [(lane, by_handle[lane.handle]) for lane in plan.lanes]
-    for lane, record in pairs:
-        _check_record(lane, record)
-    return pairs
+def _charge_ledgers(state: SchedulerState, completion: Completion) -> None:
+    """Ordinary work earns, a probe pays, discovery is counted (S7, S8)."""
+    frame, interval, ledgers = completion.frame, completion.interval, state.ledgers
+    if frame.plan.reason is Reason.DISCOVERY:
+        ledgers.discover(interval.service_ns)
+    elif frame.ordinary:
+        if interval.device_ns and not completion.failed:
+            ledgers.earn(interval.service_ns)
+    else:
+        ledgers.close(frame.fence, interval.probe_ns)
 
 
-def _check_record(lane: PlanLane, record: CompletionRecord) -> None:
-    who = f"request {lane.request_id}"
-    if record.error is not None:
-        if record.emitted_tokens or record.consumed_prompt_tokens:
-            raise InvalidCompletion(f"{who}: a failed lane commits nothing")
+def _run_kernel(state: SchedulerState, completion: Completion, did: npt.NDArray[np.int64]) -> None:
+    """Service charges, acceptance and counters; did[:, DID_REACH] says who reached its output limit."""
+    frame, interval, a = completion.frame, completion.interval, state.acceptance
+    earned_ms = state.checkpoint_fraction * (interval.device_ns / 1e6) if frame.ordinary else 0.0
+    state.kernels.complete_frame(
+        frame.number,
+        state.now_ns,
+        0 if completion.failed else interval.service_ns,
+        earned_ms,
+        int(state.ledgers.acceptance.full),
+        did,
+        state.slots,
+        state.graphs,
+        state.policy_row,
+        state.frames,
+        state.lanes,
+        state.participants,
+        a.estimates,
+        a.prior,
+        a.survival,
+        a.yields,
+        a.decay,
+        completion.survival,
+        completion.confidence,
+    )
+
+
+def _close_lanes(
+    state: SchedulerState,
+    completion: Completion,
+    before: npt.NDArray[np.void],
+    dead: list[bool],
+    did: npt.NDArray[np.int64],
+) -> list[GeneratedToken]:
+    """Stages, ends and tokens of each lane, in lane order."""
+    tokens: list[GeneratedToken] = []
+    first_index = before["emitted"].tolist()
+    retiring = before["retiring"].tolist()
+    reached = did[:, layout.DID_REACH].tolist()
+    for i, (row, record) in enumerate(zip(completion.frame.rows, completion.records, strict=True)):
+        number = row[0]
+        if dead[i]:
+            _after_dead_lane(state, number)
+            continue
+        if record.error is not None:
+            stages.drop(state, number)
+            continue
+        finished = record.finished
+        if record.emitted_tokens:
+            if finished is None and reached[i]:
+                finished = FinishReason.LENGTH
+            tokens += _tokens(state, number, record, first_index[i], finished)
+        if finished is not None:
+            _end(state, number, finished)
+        elif row[5]:
+            stages.after_prefill(state, number)
+        elif not row[4]:
+            stages.after_state_graph(state, number)
+        if retiring[i]:
+            _retire(state, number)
+    return tokens
+
+
+def _tokens(
+    state: SchedulerState, number: int, record: CompletionRecord, first: int, finished: FinishReason | None
+) -> list[GeneratedToken]:
+    tenant = state.tenants[number]
+    assert tenant is not None
+    handle, request_id, emitted = tenant.handle, tenant.spec.request_id, record.emitted_tokens
+    if finished is None:
+        return [GeneratedToken(handle, request_id, token, first + i) for i, token in enumerate(emitted)]
+    last = len(emitted) - 1
+    return [
+        GeneratedToken(handle, request_id, token, first + i, finished if i == last else None)
+        for i, token in enumerate(emitted)
+    ]
+
+
+def _after_dead_lane(state: SchedulerState, number: int) -> None:
+    """A lane of a request that was cancelled or had ended: its slot may now be free."""
+    slot = state.slots[number]
+    if slot["cancelled"] == 1 and slot["in_flight"] == 0:
+        state.release(number)
+
+
+def _end(state: SchedulerState, number: int, reason: FinishReason) -> None:
+    if normal_end(reason):
+        stages.end_normally(state, number)
+    else:
+        stages.drop(state, number)
+
+
+def _retire(state: SchedulerState, number: int) -> None:
+    """A preempted request goes to TERMINAL with its last lane, unless it has ended with it."""
+    slot = state.slots[number]
+    alive = slot["stage"] != layout.FREE and slot["cancelled"] == 0
+    if alive and slot["retiring"] == 1 and slot["in_flight"] == 0:
+        stages.retire(state, number)
+
+
+def _end_offers(state: SchedulerState, frame: Frame, before: npt.NDArray[np.void]) -> None:
+    """A copy offer ends with the next completion of its request: it was for the position before."""
+    offers = before["source"] == layout.COPY
+    if not offers.any():
         return
-    if record.consumed_prompt_tokens != lane.prompt_tokens:
-        raise InvalidCompletion(
-            f"{who}: consumed {record.consumed_prompt_tokens} prompt tokens of the {lane.prompt_tokens} scheduled"
-        )
-    emitted = len(record.emitted_tokens)
-    if emitted != lane.ceiling:
-        raise InvalidCompletion(f"{who}: emitted {emitted} tokens; this lane commits {lane.ceiling}")
-    if record.accepted_tokens != 0:
-        raise InvalidCompletion(f"{who}: accepted_tokens without a speculative graph")
+    for number in frame.cohort["slot"][offers].tolist():
+        if state.tenants[number] is not None:
+            stages.set_offer(state, number, 0)

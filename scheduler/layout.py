@@ -288,6 +288,7 @@ PARTICIPANT = np.dtype(
 DID_CONSUME, DID_EMIT, DID_ACCEPT, DID_OFFER, DID_TEACH, DID_REACH = range(6)
 """DID_TEACH: 1 for a lane whose observations count (no error, and its request had neither ended nor been cancelled);
 where it is 0 nothing was consumed or emitted. DID_REACH: written by the kernel, 1 at the request's output limit."""
+DID_COLUMNS = 6
 
 
 def zeros(dtype: np.dtype[np.void], count: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:

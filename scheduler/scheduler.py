@@ -1,186 +1,335 @@
 """RequestScheduler: commands and completions in, plans out. A pure state machine; time is passed in.
 
-One frame is in flight at a time: plan() returns None while a committed frame has not completed. (The second
-frame slot of S10 comes with projection; until then every kind drains the window.)
+Up to two frames are in flight (S10): plan() may be called again while ordinary decode or speculative rounds run.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
-from scheduler.accounting import charge_interval, delivered_memory, freeze_participants, start_token_memory
-from scheduler.candidates import enumerate_candidates
+from scheduler import admission, checkpoints, commitment, completion, layout, replay, stages
+from scheduler.capacity import DEFAULT_COMPLETION_TOKEN_CAPACITY, select
 from scheduler.catalog import Catalog
-from scheduler.completion import CompletedFrame, SubmittedFrame, checked_interval, match_records
 from scheduler.errors import (
     ClockWentBack,
     DuplicateRequest,
     InvalidFence,
+    InvalidObservation,
     InvalidRequest,
-    RequestTooLong,
     SlotsFull,
-    StalePlan,
+    SnapshotPending,
     UnknownHandle,
 )
-from scheduler.plans import LedgerBalances, PlanLane, Reason, ScheduledPlan
+from scheduler.frames import may_queue
+from scheduler.kernels.loader import load_kernels
+from scheduler.planning import CandidateTuple, Planner
+from scheduler.plans import BarredBy, ScheduledPlan
 from scheduler.policy import PolicyConfig
-from scheduler.rates import MeasuredGraphs
-from scheduler.records import (
-    CompletionRecord,
-    ExecutionTiming,
-    FinishReason,
-    GeneratedToken,
-    RequestHandle,
-    RequestSpec,
-)
-from scheduler.residents import ProjectedResident, Resident, Slots
-from scheduler.selection import make_plan, ranked
-from scheduler.value import DecisionContext
+from scheduler.prompts import Prompt
+from scheduler.records import CompletionRecord, ExecutionTiming, GeneratedToken, RequestHandle, RequestSpec
+from scheduler.shapes import GraphKind
+from scheduler.state import Resources, SchedulerState, Tenant
 
 MAX_REQUEST_SLOTS = 4096
+DEFAULT_PAGE_TOKENS = 16
+DEFAULT_CHECKPOINT_FRACTION = 0.05
 
 
 class RequestScheduler:
     """Chooses which prepared graph runs next, and for whom.
 
     Usage per iteration: advance_to, complete, admit/cancel/configure_policy, plan, commit, published_output.
-    Every error is a SchedulerError and leaves the state as it was.
+    Every error is a SchedulerError and leaves the state as it was. The kernels are compiled, or read from the cache,
+    when the first scheduler is made.
+
+    `verification`: "adaptive" or "fixed:N" (S2). `image_feature_rows`: image features that the device stores at a time,
+    0 without a limit (S5). `completion_token_capacity`: widest MIXED round (S12). Raises InvalidCatalog for
+    shapes that the load cannot use and InvalidRequest for settings outside their range.
     """
 
-    def __init__(self, catalog: Catalog, policy: PolicyConfig, request_slots: int = 64) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        policy: PolicyConfig,
+        request_slots: int = 64,
+        checkpoint_extra_work_fraction: float = DEFAULT_CHECKPOINT_FRACTION,
+        verification: str = "adaptive",
+        image_feature_rows: int = 0,
+        completion_token_capacity: int = DEFAULT_COMPLETION_TOKEN_CAPACITY,
+    ) -> None:
         if not 1 <= request_slots <= MAX_REQUEST_SLOTS:
             raise InvalidRequest(f"request_slots is {request_slots}; it must be from 1 to {MAX_REQUEST_SLOTS}")
-        self.catalog = catalog
-        self._slots = Slots(request_slots)
-        self._now_ns = 0
-        self._last_fence = 0
-        self._tick = 0
-        self._submitted: SubmittedFrame | None = None
-        self._completed: CompletedFrame | None = None
-        self._discovery_ns = 0
-        self._policy = policy
-        self.configure_policy(policy)
+        if not 0 <= checkpoint_extra_work_fraction < math.inf:
+            raise InvalidRequest(f"checkpoint_extra_work_fraction is {checkpoint_extra_work_fraction}; 0 or more")
+        if image_feature_rows < 0:
+            raise InvalidRequest(f"image_feature_rows is {image_feature_rows}; 0 or more")
+        selection = select(catalog.shapes, verification, completion_token_capacity)
+        can = admission.Capabilities.of(catalog.shapes, selection.usable, image_feature_rows)
+        self._state = SchedulerState(catalog, policy, request_slots, selection, can, load_kernels())
+        self._state.checkpoint_fraction = float(checkpoint_extra_work_fraction)
+        self._settings = replay.Settings(
+            request_slots,
+            float(checkpoint_extra_work_fraction),
+            verification,
+            image_feature_rows,
+            completion_token_capacity,
+        )
+        self._planner = Planner(self._state)
+
+    @property
+    def catalog(self) -> Catalog:
+        """The prepared graphs with their estimates."""
+        return self._state.catalog
 
     @property
     def now_ns(self) -> int:
         """The time of the last advance_to."""
-        return self._now_ns
+        return self._state.now_ns
 
     @property
     def policy(self) -> PolicyConfig:
         """The coefficients that the next plan() uses."""
-        return self._policy
+        return self._state.policy
+
+    @property
+    def request_slots(self) -> int:
+        """Request slots in all."""
+        return self._state.request_slots
+
+    @property
+    def draft_capacity(self) -> int:
+        """The largest draft depth of the catalog, at least 1: the width of confidence and survival rows."""
+        return self._state.draft_capacity
 
     @property
     def resident_count(self) -> int:
         """Occupied request slots."""
-        return len(self._slots)
+        return len(self._state.slot_of)
 
     @property
     def in_flight(self) -> ScheduledPlan | None:
-        """The committed plan that has not completed."""
-        return self._submitted.plan if self._submitted else None
+        """The oldest committed plan that has not completed."""
+        return self._state.queue[0].plan if self._state.queue else None
+
+    @property
+    def in_flight_frames(self) -> int:
+        """Committed plans that have not completed, 0 to 2."""
+        return len(self._state.queue)
 
     def is_resident(self, handle: RequestHandle) -> bool:
         """Whether the handle's request still occupies its slot."""
-        return self._slots.get(handle) is not None
+        return self._state.tenant(handle) is not None
+
+    def handle_of(self, request_id: str) -> RequestHandle:
+        """The resident request's handle; it changes at an image window's snapshot. Raises UnknownHandle."""
+        number = self._state.slot_of.get(request_id)
+        tenant = None if number is None else self._state.tenants[number]
+        if tenant is None:
+            raise UnknownHandle(f"request {request_id} is not resident")
+        return tenant.handle
 
     def advance_to(self, now_ns: int) -> None:
         """Moves the clock. Raises ClockWentBack for an earlier time."""
-        if now_ns < self._now_ns:
-            raise ClockWentBack(f"advance_to({now_ns}) after {self._now_ns}; the clock is monotonic")
-        self._now_ns = now_ns
+        if now_ns < self._state.now_ns:
+            raise ClockWentBack(f"advance_to({now_ns}) after {self._state.now_ns}; the clock is monotonic")
+        self._state.now_ns = now_ns
 
     def configure_policy(self, policy: PolicyConfig) -> None:
-        """Uses `policy` from the next plan() on. Memories, costs and ages are untouched."""
-        self._policy = policy
-        self.catalog.ttl_ns = policy.estimate_ttl_ns
+        """Uses `policy` from the next plan() on. Memories, acceptance, costs and ages are untouched (S11)."""
+        state = self._state
+        state.refresh()
+        alpha = state.policy.adaptive_verification_alpha
+        state.set_policy(policy)
+        if policy.adaptive_verification_alpha != alpha:
+            state.rebuild_acceptance(0, state.request_slots)
+        state.views_stale = True
+
+    def set_resources(self, free_pages: int, free_snapshot_rows: int, page_tokens: int = DEFAULT_PAGE_TOKENS) -> None:
+        """What is free now: KV pages of `page_tokens` tokens, and snapshot rows. Until the first call pages are without
+        end and there is no snapshot row. Raises InvalidObservation.
+        """
+        for name, value, low in (
+            ("free_pages", free_pages, 0),
+            ("free_snapshot_rows", free_snapshot_rows, 0),
+            ("page_tokens", page_tokens, 1),
+        ):
+            if isinstance(value, bool) or not isinstance(value, int) or not low <= value < layout.UNBOUNDED:
+                raise InvalidObservation(f"{name} is {value!r}; it must be a whole number of at least {low}")
+        self._state.resources = Resources(free_pages, free_snapshot_rows, page_tokens)
 
     def admit(self, spec: RequestSpec) -> RequestHandle:
-        """Takes a request in. Raises DuplicateRequest, RequestTooLong or SlotsFull."""
-        if spec.request_id in self._slots:
+        """Takes a request in.
+
+        Raises DuplicateRequest, RequestTooLong, Unservable, SnapshotPending or SlotsFull, looked for in this order.
+        """
+        state = self._state
+        if spec.request_id in state.slot_of:
             raise DuplicateRequest(f"request {spec.request_id} is already resident")
-        if spec.prompt_tokens + 1 > spec.context_capacity:
-            raise RequestTooLong(
-                f"request {spec.request_id}: {spec.prompt_tokens} prompt tokens leave no room for output in a "
-                f"context of {spec.context_capacity}"
-            )
-        slot = self._slots.free_slot()
-        if slot is None:
-            raise SlotsFull(f"all {self._slots.capacity} request slots are taken")
-        others = self._slots.runnable()
-        resident = self._slots.occupy(slot, spec)
-        start_token_memory(resident, others, self._measured(), self._policy)
-        return resident.handle
+        prompt = admission.checked_prompt(spec, state.can)
+        self._check_continues(spec)
+        if not state.free_slots:
+            raise SlotsFull(f"all {state.request_slots} request slots are taken")
+        state.refresh()  # a newcomer's memory looks at the residents'
+        self._choose_cuts(spec, prompt)
+        tenant = state.occupy(spec, prompt, admission.first_stage(spec, prompt, state.can))
+        stages.fill_slot(state, tenant)
+        return tenant.handle
+
+    def _check_continues(self, spec: RequestSpec) -> None:
+        state, before = self._state, spec.continues
+        if before is None:
+            return
+        number = state.slot_of.get(before)
+        retiring = number is not None and state.slots[number]["stage"] == layout.TERMINAL
+        if retiring or before in state.unpublished_snapshots:
+            raise SnapshotPending(f"request {spec.request_id}: the snapshot of {before} is not published yet")
+
+    def _choose_cuts(self, spec: RequestSpec, prompt: Prompt) -> None:
+        """S10: which endpoints of the prompt are to be captured."""
+        state = self._state
+        if not state.can.has(GraphKind.SNAPSHOT) or state.resources.free_snapshot_rows < 1:
+            return
+        catalog = state.catalog
+        costs = checkpoints.CaptureCosts(
+            catalog.known_capacities(GraphKind.SCORED_PREFILL if spec.scored else GraphKind.PREFILL),
+            catalog.smallest_known_ns(GraphKind.SNAPSHOT),
+            state.checkpoint_fraction,
+        )
+        prompt.anchor, prompt.extras = checkpoints.choose_cuts(
+            prompt, spec.cached_tokens, spec.message_boundaries, costs
+        )
 
     def cancel(self, handle: RequestHandle) -> None:
-        """Stops selecting the request; its slot is freed now, or when the frame that uses it completes.
+        """Stops selecting the request; its slot is freed now, or when the last frame that uses it completes.
 
         Raises UnknownHandle when the request has ended.
         """
-        resident = self._resident(handle)
-        resident.cancelled = True
-        resident.epoch += 1
-        if resident.fence is None:
-            self._slots.release(resident)
+        number = self._running(handle)
+        self._state.slots[number]["epoch"] += 1
+        self._state.slots[number]["cancelled"] = 1
+        stages.drop(self._state, number)
+        self._state.views_stale = True
+        self._note_idle()
+
+    def restored(self, handle: RequestHandle) -> None:
+        """External restoration is done: the request leaves WAITING. Raises UnknownHandle; InvalidRequest elsewhere."""
+        number = self._running(handle)
+        slot = self._state.slots[number]
+        if slot["stage"] != layout.WAITING:
+            raise InvalidRequest(f"slot {number} does not wait for restoration")
+        slot["epoch"] += 1
+        stages.follow(self._state, number)
+
+    def preempt(self, handle: RequestHandle) -> None:
+        """Retires the request through a terminal snapshot, after the frames that use it, without ending its answer.
+
+        Raises UnknownHandle, and InvalidRequest without such a graph or for a request that retires already.
+        """
+        state, number = self._state, self._running(handle)
+        slot = state.slots[number]
+        if not state.can.has(GraphKind.TERMINAL_SNAPSHOT):
+            raise InvalidRequest("no terminal snapshot graph is prepared, so nothing can be preempted")
+        if slot["stage"] == layout.TERMINAL or slot["retiring"] == 1:
+            raise InvalidRequest(f"slot {number} retires already")
+        slot["epoch"] += 1
+        slot["terminal_since_ns"] = state.now_ns
+        if slot["in_flight"] > 0:
+            slot["retiring"] = 1
+        else:
+            stages.retire(state, number)
+
+    def preemption_victim(self) -> RequestHandle | None:
+        """Whom to preempt when only missing pages keep everything from running: the resident admitted last (S5)."""
+        state = self._state
+        if state.queue or self.plan() is not None:
+            return None
+        if not any(barred_by == BarredBy.PAGES.value for *_, barred_by, _ in self.all_candidates()):
+            return None
+        running = (state.slots["stage"] != layout.FREE) & (state.slots["stage"] != layout.TERMINAL)
+        running &= (state.slots["stage"] != layout.WAITING) & (state.slots["cancelled"] == 0)
+        numbers = running.nonzero()[0].tolist()
+        if not numbers:
+            return None
+        tenant = state.tenants[max(numbers, key=lambda number: int(state.slots[number]["admitted"]))]
+        return None if tenant is None else tenant.handle
+
+    def published_snapshot(self, request_id: str) -> None:
+        """The terminal snapshot of a request that ended normally is published; an unknown id changes nothing."""
+        self._state.unpublished_snapshots.pop(request_id, None)
+
+    def offer_proposals(self, handle: RequestHandle, source: str, count: int) -> None:
+        """`count` drafts from the copy source stand for the request's next round; 0 withdraws them (S2).
+
+        Raises UnknownHandle, and InvalidRequest for another source, one that the request does not list, or a bad count.
+        """
+        number = self._running(handle)
+        tenant = self._state.tenants[number]
+        assert tenant is not None
+        if source != "copy" or source not in tenant.spec.proposal_sources:
+            raise InvalidRequest(f"proposals from {source!r}; the request takes offers from copy only if it lists it")
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < 2**31:
+            raise InvalidRequest(f"{count!r} proposals; it must be a whole number of at least 0")
+        self._state.slots[number]["epoch"] += 1
+        stages.set_offer(self._state, number, count)
 
     def plan(self) -> ScheduledPlan | None:
-        """The best choice now, or None when nothing can run. Changes nothing."""
-        residents = self._slots.runnable()
-        if self._submitted is not None or not residents:
+        """The best choice now, or None when nothing can run or the queue must drain first. Changes nothing."""
+        state = self._state
+        if not state.slot_of or not may_queue(state.queue, state.now_ns):
+            self._planner.forget()
             return None
-        views = [self._projected(resident) for resident in residents]
-        context = DecisionContext.of(views, self._policy, self._measured(), self._now_ns)
-        ranking = ranked(enumerate_candidates(self.catalog, context))
-        return make_plan(ranking, context, LedgerBalances(discovery_ms=self._discovery_ns / 1e6))
+        state.refresh()
+        return self._planner.plan_decision(state.start_ns)
+
+    def all_candidates(self) -> tuple[CandidateTuple, ...]:
+        """Every candidate of the last plan(), in catalog order of the submitted shape."""
+        return self._planner.all_candidates()
 
     def commit(self, plan: ScheduledPlan, fence: int) -> None:
         """Submits the plan under `fence`. Raises InvalidFence when it does not rise, StalePlan when state moved on."""
-        if fence <= self._last_fence:
-            raise InvalidFence(f"fence {fence} does not rise above {self._last_fence}")
-        if self._submitted is not None:
-            raise StalePlan(f"frame {self._submitted.fence} is in flight; plan again when it has completed")
-        lanes = [self._current_lane(lane, epoch) for lane, epoch in zip(plan.lanes, plan.lane_epochs, strict=True)]
-        # S6: a plan that trusted a fresh estimate may outlive the freshness.
-        if self.catalog.estimate(plan.shape, self._now_ns).state is not plan.cost_state:
-            raise StalePlan(f"the estimate of {plan.shape.label} is no longer {plan.cost_state.value}; plan again")
-        self._last_fence = fence
-        self._tick += 1
-        participants = freeze_participants(self._slots.runnable(), self._measured())
-        for resident in lanes:
-            resident.fence = fence
-            resident.last_served_tick = self._tick
-        self._submitted = SubmittedFrame(fence, plan, participants)
+        commitment.submit(self._state, plan, fence, commitment.check(self._state, plan, fence))
 
     def complete(
         self, fence: int, records: Sequence[CompletionRecord], timing: ExecutionTiming
     ) -> list[GeneratedToken]:
-        """Applies a completed frame and returns the tokens to publish, in lane order.
+        """Applies the oldest frame in flight and returns the tokens to publish, in lane order.
 
-        Cancelled lanes publish nothing. Raises InvalidFence for a fence that is not in flight and
-        InvalidCompletion for records or timing that cannot belong to it; nothing has changed then.
+        Cancelled lanes publish nothing. Raises InvalidFence for another fence, and InvalidCompletion for records or
+        timing that cannot belong to it, or for a round that must complete with its confidence.
         """
-        frame = self._submitted
+        return self._complete(fence, records, timing, None, None)
+
+    def complete_with_survival(
+        self, fence: int, records: Sequence[CompletionRecord], timing: ExecutionTiming, survival: Any
+    ) -> list[GeneratedToken]:
+        """complete() with survival rows, float [request_slots, draft_capacity], NaN where not evaluated (S3)."""
+        return self._complete(fence, records, timing, None, survival)
+
+    def complete_packed_round(
+        self, fence: int, records: Sequence[CompletionRecord], timing: ExecutionTiming, confidence: Any
+    ) -> list[GeneratedToken]:
+        """complete() with confidence, float32 [2, request_slots, draft_capacity]; [1] is the joint one (S3)."""
+        return self._complete(fence, records, timing, confidence, None)
+
+    def complete_packed_round_with_survival(
+        self, fence: int, records: Sequence[CompletionRecord], timing: ExecutionTiming, confidence: Any, survival: Any
+    ) -> list[GeneratedToken]:
+        """complete() with both sidecars."""
+        return self._complete(fence, records, timing, confidence, survival)
+
+    def _complete(
+        self, fence: int, records: Sequence[CompletionRecord], timing: ExecutionTiming, confidence: Any, survival: Any
+    ) -> list[GeneratedToken]:
+        state = self._state
+        frame = state.queue[0] if state.queue else None
         if frame is None or frame.fence != fence:
-            raise InvalidFence(f"fence {fence} is not in flight")
-        pairs = match_records(frame.plan, list(records))
-        interval = checked_interval(timing)
-        failed = all(record.error is not None for _, record in pairs)
-        if not failed:
-            self.catalog.observe(frame.plan.shape, interval.cost_ns, self._now_ns)
-        if frame.plan.reason is Reason.DISCOVERY:
-            self._discovery_ns += interval.service_ns
-        served = {lane.handle: rec.consumed_prompt_tokens + len(rec.emitted_tokens) for lane, rec in pairs}
-        deliveries = {}
-        if interval.service_ns and not failed:
-            deliveries = charge_interval(
-                self._slots, frame.participants, served, interval.service_ns / 1e6, self._policy
-            )
-        self._submitted = None
-        emitted = {record.handle for _, record in pairs if record.emitted_tokens}
-        self._completed = CompletedFrame(fence, self._now_ns, frozenset(served), emitted, deliveries)
-        tokens = [token for lane, record in pairs for token in self._apply(lane, record)]
-        self._start_missing_memories()
+            raise InvalidFence(f"fence {fence} is not the oldest in flight")
+        checked = completion.checked_completion(state, frame, records, timing, confidence, survival)
+        state.refresh()  # publications so far belong to the frame that completed before
+        tokens = completion.apply(state, checked)
+        self._note_idle()
         return tokens
 
     def published_output(self, handle: RequestHandle, fence: int) -> None:
@@ -189,71 +338,35 @@ class RequestScheduler:
         A request that has ended meanwhile is ignored. Raises InvalidFence when `fence` is not the last completed
         frame or did not serve the handle.
         """
-        completed = self._completed
-        if completed is None or completed.fence != fence or handle not in completed.handles:
+        state = self._state
+        if state.served.get(handle.slot) != handle.generation or state.completed_fence != fence:
             raise InvalidFence(f"slot {handle.slot} has no output of fence {fence} to publish")
-        resident = self._slots.get(handle)
-        if resident is None or resident.cancelled:
-            return
-        resident.last_visible_ns = self._now_ns
-        completed.unpublished.discard(handle)
-        interval = completed.deliveries.pop(handle, None)
-        if interval is not None:
-            resident.delivery_memory = delivered_memory(interval, self._policy)
+        state.note_publication(handle.slot)
 
-    def _apply(self, lane: PlanLane, record: CompletionRecord) -> list[GeneratedToken]:
-        """One lane's completion: counters, the end of the request, the tokens to publish."""
-        resident = self._slots.get(lane.handle)
-        assert resident is not None, "a submitted lane keeps its slot"
-        resident.fence = None
-        resident.epoch += 1
-        if resident.cancelled or record.error is not None:
-            self._slots.release(resident)
-            return []
-        resident.consumed += record.consumed_prompt_tokens
-        first = resident.emitted
-        resident.emitted += len(record.emitted_tokens)
-        finished = record.finished
-        if finished is None and resident.emitted >= resident.output_limit:
-            finished = FinishReason.LENGTH
-        if finished is not None:
-            self._slots.release(resident)
-        last = len(record.emitted_tokens) - 1
-        return [
-            GeneratedToken(lane.handle, lane.request_id, token, first + i, finished if i == last else None)
-            for i, token in enumerate(record.emitted_tokens)
-        ]
+    def checkpoint(self) -> bytes:
+        """The whole state; restore() continues it, decision for decision."""
+        self._state.refresh()
+        return replay.encode(self._state, self._settings)
 
-    def _projected(self, resident: Resident) -> ProjectedResident:
-        """The resident with its expected delivery: output that is complete but not visible yet counts as delivered
-        at its completion (S10). Without this, whoever was just served would look as if it were still waiting.
+    @classmethod
+    def restore(cls, data: bytes, catalog: Catalog) -> RequestScheduler:
+        """The scheduler that checkpoint() described. Shapes come from `catalog`, estimates from the bytes.
+
+        Raises InvalidCheckpoint for bytes that cannot be read or that belong to another catalog or layout.
         """
-        completed = self._completed
-        if completed is None or resident.handle not in completed.unpublished:
-            return ProjectedResident(resident, resident.last_visible_ns, resident.delivery_memory)
-        interval = completed.deliveries.get(resident.handle)
-        memory = resident.delivery_memory if interval is None else delivered_memory(interval, self._policy)
-        return ProjectedResident(resident, completed.completed_ns, memory)
+        saved = replay.decode(data, catalog)
+        scheduler = cls(catalog, saved.policy(), *saved.settings.arguments())
+        replay.load(scheduler._state, saved)
+        return scheduler
 
-    def _current_lane(self, lane: PlanLane, epoch: int) -> Resident:
-        resident = self._slots.get(lane.handle)
-        if resident is None or resident.epoch != epoch:
-            raise StalePlan(f"request {lane.request_id} has changed since the plan was made; plan again")
-        return resident
-
-    def _resident(self, handle: RequestHandle) -> Resident:
-        resident = self._slots.get(handle)
-        if resident is None or resident.cancelled:
+    def _running(self, handle: RequestHandle) -> int:
+        tenant: Tenant | None = self._state.tenant(handle)
+        if tenant is None or self._state.slots[handle.slot]["cancelled"] == 1:
             raise UnknownHandle(f"slot {handle.slot}, generation {handle.generation} holds no running request")
-        return resident
+        return handle.slot
 
-    def _start_missing_memories(self) -> None:
-        residents = self._slots.runnable()
-        missing = [r for r in residents if r.token_memory is None]
-        measured = self._measured() if missing else None
-        for resident in missing:
-            assert measured is not None
-            start_token_memory(resident, [r for r in residents if r is not resident], measured, self._policy)
-
-    def _measured(self) -> MeasuredGraphs:
-        return MeasuredGraphs.of(self.catalog, self._now_ns)
+    def _note_idle(self) -> None:
+        """Idle discards exploration credit (S7): nothing in flight, and nobody who is not cancelled."""
+        state = self._state
+        if not state.queue and not state.slot_of:
+            state.ledgers.idle()

@@ -1,26 +1,41 @@
 """The whole state of the fast scheduler: arrays for the kernels, and beside them what arrays cannot hold.
 
 Kernels read and write the record arrays (scheduler/layout.py). Python keeps, per slot, the request and its prompt's
-stops, and the plans of the frames in flight.
+stops, and the frames in flight with their plans. The methods are the kernels' calls and the few changes that several
+parts need.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import heapq
+import types
 
 import numpy as np
 import numpy.typing as npt
 
 from scheduler import layout
 from scheduler.acceptance import Acceptance
+from scheduler.admission import Capabilities
+from scheduler.capacity import Selection
 from scheduler.catalog import Catalog
+from scheduler.frames import Frame
 from scheduler.ledgers import Ledgers
-from scheduler.plans import ScheduledPlan
 from scheduler.policy import NEWCOMER_MEMORIES, PolicyConfig
 from scheduler.prompts import Prompt
 from scheduler.records import RequestHandle, RequestSpec
 
 Records = npt.NDArray[np.void]
+
+_COEFFICIENTS = (
+    "output_token_value",
+    "token_fairness",
+    "delivery_fairness",
+    "decode_age_price",
+    "terminal_value",
+    "terminal_age_price",
+    "adaptation_ms",
+)
 
 
 @dataclasses.dataclass(slots=True)
@@ -34,7 +49,7 @@ class Resources:
 
 @dataclasses.dataclass(slots=True)
 class Tenant:
-    """Who holds a slot. `prompt` is its stops and image windows; `finished`: it ended normally (in TERMINAL)."""
+    """Who holds a slot. `prompt`: its stops and image windows; `finished`: it ended normally and is in TERMINAL."""
 
     handle: RequestHandle
     spec: RequestSpec
@@ -43,65 +58,82 @@ class Tenant:
 
 
 class SchedulerState:
-    """Arrays of S slots, G shapes (catalog order), D draft depths.
+    """Arrays of S slots, G shapes (catalog order), D draft depths, C distinct prompt capacities.
 
     slots: layout.SLOT [S]; graphs: layout.GRAPH [G] (the catalog's own); policy_row: layout.POLICY [1];
-    frames: layout.FRAME [3]; lanes: layout.LANE [3, S]; participants: layout.PARTICIPANT [3, S].
-    queue: indices of the frames in flight, oldest first; completed: index of the last completed frame, -1 without.
-    frame_plans: the plan of each frame record.
-    acceptance: estimates, prior, survival, yields (S3).
+    frames: layout.FRAME [3]; lanes: layout.LANE [3, S]; participants: layout.PARTICIPANT [3, S]; works: int64 [S, C],
+    the prompt tokens that each slot could consume next on each capacity.
+    queue: the frames in flight, oldest first; completed: record number of the last completed frame, -1 without;
+    served: generation by slot of that frame's lanes. acceptance: estimates and what derives from them (S3).
+    views_stale: the slots' view_* fields are behind what has happened since refresh().
     """
 
-    def __init__(self, catalog: Catalog, policy: PolicyConfig, request_slots: int, fixed_width: int) -> None:
-        self.catalog = catalog
-        self.policy = policy
-        self.request_slots = request_slots
+    def __init__(
+        self,
+        catalog: Catalog,
+        policy: PolicyConfig,
+        request_slots: int,
+        selection: Selection,
+        can: Capabilities,
+        kernels: types.ModuleType,
+    ) -> None:
+        self.catalog, self.request_slots, self.fixed_width, self.can = (
+            catalog,
+            request_slots,
+            selection.fixed_width,
+            can,
+        )
+        self.kernels = kernels
+        self.capacities = catalog.capacities
         self.draft_capacity = max(1, *(shape.draft_depth for shape in catalog.shapes))
         self.slots: Records = layout.zeros(layout.SLOT, request_slots)
         self.graphs: Records = catalog.graphs
+        self.graphs["usable"] = selection.usable
         self.policy_row: Records = layout.zeros(layout.POLICY, 1)
         self.frames: Records = layout.zeros(layout.FRAME, layout.FRAMES)
-        self.lanes: Records = layout.zeros(layout.LANE, layout.FRAMES * request_slots).reshape(layout.FRAMES, -1)
-        self.participants: Records = layout.zeros(layout.PARTICIPANT, layout.FRAMES * request_slots).reshape(
-            layout.FRAMES, -1
-        )
+        per_frame = (layout.FRAMES, request_slots)
+        self.lanes: Records = np.zeros(per_frame, layout.LANE)
+        self.participants: Records = np.zeros(per_frame, layout.PARTICIPANT)
+        self.works: npt.NDArray[np.int64] = np.zeros((request_slots, max(1, len(self.capacities))), np.int64)
         self.acceptance = Acceptance(request_slots, self.draft_capacity)
         self.ledgers = Ledgers()
         self.tenants: list[Tenant | None] = [None] * request_slots
+        self.free_slots = list(range(request_slots))  # a heap: the lowest is taken first
         self.slot_of: dict[str, int] = {}
         self.unpublished_snapshots: dict[str, None] = {}
-        self.queue: list[int] = []
+        self.queue: list[Frame] = []
         self.completed = -1
-        self.frame_plans: list[ScheduledPlan | None] = [None] * layout.FRAMES
+        self.served: dict[int, int] = {}
         self.resources = Resources()
-        self.now_ns = 0
-        self.last_fence = 0
-        self.tick = 0
-        self.admissions = 0
-        self.fixed_width = fixed_width
+        self._published: list[int] = []
+        self._published_ns: list[int] = []
+        self.views_stale = False
+        self.now_ns = self.last_fence = self.tick = self.admissions = 0
+        self.checkpoint_fraction = 0.0
         self.set_policy(policy)
 
     def set_policy(self, policy: PolicyConfig) -> None:
-        """Writes the coefficients where kernels read them; derived acceptance tables are the caller's to rebuild."""
+        """Writes the coefficients where kernels read them. What derives from alpha is the caller's to rebuild."""
         self.policy = policy
         self.catalog.ttl_ns = policy.estimate_ttl_ns
         row = self.policy_row[0]
-        for name in (
-            "output_token_value",
-            "token_fairness",
-            "delivery_fairness",
-            "decode_age_price",
-            "terminal_value",
-            "terminal_age_price",
-            "adaptation_ms",
-        ):
+        for name in _COEFFICIENTS:
             row[name] = getattr(policy, name)
         row["alpha"] = policy.adaptive_verification_alpha
         row["ttl_ns"] = policy.estimate_ttl_ns
         row["deterministic"] = int(policy.prefill_chunking == "deterministic")
         row["fixed_width"] = self.fixed_width
         row["newcomer"] = NEWCOMER_MEMORIES.index(policy.newcomer_memory)
-        row["newcomer"] = NEWCOMER_MEMORIES.index(policy.newcomer_memory)
+
+    @property
+    def completed_fence(self) -> int:
+        """The fence of the last completed frame, 0 before the first."""
+        return int(self.frames[self.completed]["fence"]) if self.completed >= 0 else 0
+
+    @property
+    def start_ns(self) -> int:
+        """When a graph planned now would start: now, or the expected end of the last frame in flight."""
+        return max(self.now_ns, self.queue[-1].expected_end_ns) if self.queue else self.now_ns
 
     def tenant(self, handle: RequestHandle) -> Tenant | None:
         """Who the handle names, or None when it has ended."""
@@ -109,3 +141,90 @@ class SchedulerState:
             return None
         tenant = self.tenants[handle.slot]
         return tenant if tenant is not None and tenant.handle.generation == handle.generation else None
+
+    def occupy(self, spec: RequestSpec, prompt: Prompt, stage: int) -> Tenant:
+        """Puts a request into the lowest free slot under a new generation, its record otherwise 0."""
+        number = heapq.heappop(self.free_slots)
+        generation = int(self.slots[number]["generation"]) + 1
+        self.slots[number] = np.zeros((), layout.SLOT)
+        self.slots[number]["generation"] = generation
+        self.slots[number]["stage"] = stage
+        tenant = Tenant(RequestHandle(number, generation), spec, prompt)
+        self.tenants[number] = tenant
+        self.slot_of[spec.request_id] = number
+        return tenant
+
+    def release(self, number: int) -> None:
+        """Frees a slot that no frame uses."""
+        tenant = self.tenants[number]
+        assert tenant is not None
+        assert self.slots[number]["in_flight"] == 0
+        self.slots[number]["stage"] = layout.FREE
+        self.works[number] = 0
+        self.tenants[number] = None
+        del self.slot_of[tenant.spec.request_id]
+        heapq.heappush(self.free_slots, number)
+
+    def free_frame(self) -> int:
+        """The number of a frame record that is neither in flight nor open for publications."""
+        used = {self.completed, *(frame.number for frame in self.queue)}
+        return next(number for number in range(layout.FRAMES) if number not in used)
+
+    def restop(self, number: int) -> None:
+        """Recomputes a slot's next stop and prompt works after its `consumed` or its window has changed."""
+        tenant = self.tenants[number]
+        assert tenant is not None
+        consumed = int(self.slots[number]["consumed"])
+        end = tenant.prompt.segment_end(consumed)
+        self.slots[number]["segment_end"] = end
+        if self.capacities:
+            self.works[number] = tenant.prompt.works(consumed, end, self.capacities)
+
+    def start_slot(self, number: int) -> None:
+        """A filled slot's estimates, first token memory and view."""
+        a = self.acceptance
+        self.kernels.admit_slot(
+            number, self.slots, self.graphs, self.policy_row, a.estimates, a.prior, a.survival, a.yields, self.works
+        )
+
+    def rebuild_acceptance(self, first: int, end: int) -> None:
+        """Derived tables of slots first..end-1, after a change of alpha or of a slot's source."""
+        a = self.acceptance
+        self.kernels.rebuild_acceptance(first, end, self.slots, self.policy_row, a.estimates, a.survival, a.yields)
+
+    def flight(self) -> tuple[int, int, int]:
+        """Record numbers of the first and second frame in flight and of the last completed one; -1 where none is."""
+        numbers = [frame.number for frame in self.queue]
+        return numbers[0] if numbers else -1, numbers[1] if len(numbers) > 1 else -1, self.completed
+
+    def start_memories(self) -> None:
+        """First token memories of runnable slots that have none yet; tried again after each completion (S9)."""
+        a = self.acceptance
+        self.kernels.start_memories(self.slots, self.graphs, self.policy_row, a.prior, a.yields, self.works)
+
+    def note_publication(self, number: int) -> None:
+        """Output of the last completed frame became visible now. Applied by refresh(), all of them in one call."""
+        self._published.append(number)
+        self._published_ns.append(self.now_ns)
+        self.views_stale = True
+
+    def refresh(self) -> None:
+        """Applies noted publications, then projects every slot over the queue (S10), if anything has changed.
+
+        Called before whatever reads the slots' memories or views, and before a change of policy.
+        """
+        if not self.views_stale:
+            return
+        self.kernels.publish_lanes(
+            len(self._published),
+            np.array(self._published, np.int64),
+            np.array(self._published_ns, np.int64),
+            *self.flight(),
+            self.slots,
+            self.policy_row,
+            self.frames,
+            self.participants,
+        )
+        self._published.clear()
+        self._published_ns.clear()
+        self.views_stale = False

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from scheduler import layout
 from scheduler.catalog import MAX_DURATION_NS
 from scheduler.errors import InvalidCompletion
 from scheduler.records import CompletionRecord, ExecutionTiming, FinishReason
@@ -77,7 +78,7 @@ def ordered_records(lanes: Sequence[LaneRow], records: Sequence[CompletionRecord
 
 
 def did_columns(lanes: Sequence[LaneRow], records: Sequence[CompletionRecord], device: bool) -> list[int]:
-    """What each lane did, five numbers per lane in the order of layout.DID_*, the fifth 0 where it failed.
+    """What each lane did, six numbers per lane in the order of layout.DID_*; DID_TEACH is 0 where it failed.
 
     `device`: the graph allocates its rows itself. Raises InvalidCompletion for a record that cannot be.
     """
@@ -87,7 +88,7 @@ def did_columns(lanes: Sequence[LaneRow], records: Sequence[CompletionRecord], d
         emitted, ceiling, prompt = len(record.emitted_tokens), lane[4], lane[5]
         if record.error is not None:
             _check_failed(record)
-            flat += (0, 0, 0, 0, 0)
+            flat += (0, 0, 0, 0, 0, 0)
             continue
         if offered is None:
             offered = 0 if prompt or not ceiling else accepted if device else ceiling - 1
@@ -104,7 +105,7 @@ def did_columns(lanes: Sequence[LaneRow], records: Sequence[CompletionRecord], d
                 raise _refused(lane, record)
         elif offered >= ceiling or not 1 <= emitted <= ceiling or not accepted <= emitted <= accepted + 1:
             raise _refused(lane, record)
-        flat += (consumed, emitted, accepted, offered, 1)
+        flat += (consumed, emitted, accepted, offered, 1, 0)
     return flat
 
 
@@ -172,5 +173,7 @@ def _as_array(values: Any, dtype: Any, shape: tuple[int, ...], name: str) -> npt
 def _evaluated(lanes: Sequence[LaneRow], did: Sequence[int], depth: int) -> list[tuple[int, int]]:
     """(slot, depths evaluated) of the lanes that did not fail."""
     return [
-        (lane[0], min(depth, lane[4] - 1)) for index, lane in enumerate(lanes) if did[5 * index + 4] and lane[4] > 1
+        (lane[0], min(depth, lane[4] - 1))
+        for lane, teaches in zip(lanes, did[layout.DID_TEACH :: layout.DID_COLUMNS], strict=True)
+        if teaches and lane[4] > 1
     ]

@@ -47,6 +47,7 @@ candidates_type = records(layout.CANDIDATE)
 views_type = records(layout.VIEW)
 frames_type = records(layout.FRAME)
 lanes_type = records_2d(layout.LANE)
+lane_rows_type = records(layout.LANE)
 participants_type = records_2d(layout.PARTICIPANT)
 
 

@@ -1,0 +1,264 @@
+"""checkpoint() and restore(): the whole state as bytes, so that the same commands give the same plans again.
+
+Arrays are stored as they are in memory, everything else as msgpack. The bytes belong to one version of the layout and
+one catalog; both are checked, and a checksum guards against damage.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from scheduler import layout
+from scheduler.catalog import Catalog
+from scheduler.errors import InvalidCheckpoint
+from scheduler.frames import Frame
+from scheduler.ledgers import Episode, Ledgers
+from scheduler.plans import (
+    PLAN_FIELDS,
+    Alternative,
+    CostState,
+    LedgerBalances,
+    PlanLane,
+    PlanParts,
+    Reason,
+    ScheduledPlan,
+    ScoreKind,
+)
+from scheduler.policy import PolicyConfig
+from scheduler.prompts import Prompt
+from scheduler.records import RequestHandle, RequestSpec
+from scheduler.shapes import GraphShape
+from scheduler.state import Resources, SchedulerState, Tenant
+
+VERSION = 1
+_MAGIC = b"helios-scheduler"
+_HEADER = len(_MAGIC) + 4
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """The arguments of RequestScheduler beside catalog and policy."""
+
+    request_slots: int
+    checkpoint_extra_work_fraction: float
+    verification: str
+    image_feature_rows: int
+    completion_token_capacity: int
+
+    def arguments(self) -> tuple[Any, ...]:
+        """In the constructor's order."""
+        return msgspec.structs.astuple(self)
+
+
+class SavedPlan(msgspec.Struct):
+    """A ScheduledPlan by its fields, and what commit and completion need of it."""
+
+    shape: GraphShape
+    lanes: tuple[PlanLane, ...]
+    reason: Reason
+    score_kind: ScoreKind
+    score: float
+    log_scale: float
+    parts: PlanParts
+    selected_cost_ns: int
+    observation_age_ns: int | None
+    cost_state: CostState
+    exploration_credit_ns: int
+    ledgers: LedgerBalances
+    alternatives: tuple[Alternative, ...]
+    margin: float | None
+    candidates: int
+    active_decoders: int
+    logical_rows: int
+    planned_ns: int
+    lane_epochs: tuple[int, ...]
+    following: GraphShape | None
+    queue_depth: int
+    tick: int
+    cohort: bytes
+    graph: int
+    needs_empty: bool
+
+
+class SavedFrame(msgspec.Struct):
+    """A frame in flight."""
+
+    number: int
+    fence: int
+    plan: SavedPlan
+    known: bool
+    queued: bool
+    committed_ns: int
+    expected_end_ns: int
+
+
+class SavedTenant(msgspec.Struct):
+    """Who holds a slot."""
+
+    handle: RequestHandle
+    spec: RequestSpec
+    prompt: Prompt
+    finished: bool
+
+
+class SavedLedgers(msgspec.Struct):
+    """(units, ordinary_ns, spent_ns) of both ledgers, the discovery total, the open episode."""
+
+    timing: tuple[int, int, int]
+    acceptance: tuple[int, int, int]
+    discovery_ns: int
+    episode: tuple[Reason, int] | None
+
+
+class Saved(msgspec.Struct):
+    """Everything that a checkpoint holds."""
+
+    version: int
+    layout: str
+    shapes: tuple[GraphShape, ...]
+    settings: Settings
+    coefficients: dict[str, float | int | str]
+    estimates: list[tuple[list[int], int, int]]
+    arrays: dict[str, bytes]
+    tenants: list[SavedTenant]
+    queue: list[SavedFrame]
+    completed: int
+    served: dict[int, int]
+    unpublished_snapshots: list[str]
+    resources: Resources
+    ledgers: SavedLedgers
+    now_ns: int
+    last_fence: int
+    tick: int
+    admissions: int
+
+    def policy(self) -> PolicyConfig:
+        """The policy in force."""
+        return PolicyConfig(**self.coefficients)  # type: ignore[arg-type]  # checked by PolicyConfig
+
+
+def _arrays(state: SchedulerState) -> dict[str, np.ndarray[Any, Any]]:
+    a = state.acceptance
+    return {
+        "slots": state.slots,
+        "frames": state.frames,
+        "lanes": state.lanes,
+        "participants": state.participants,
+        "works": state.works,
+        "acceptance": a.estimates,
+        "prior": a.prior,
+        "survival": a.survival,
+        "yields": a.yields,
+    }
+
+
+def layout_digest() -> str:
+    """A digest of the record layouts that a checkpoint holds."""
+    described = [dtype.descr for dtype in (layout.SLOT, layout.FRAME, layout.LANE, layout.PARTICIPANT)]
+    return hashlib.sha256(repr(described).encode()).hexdigest()[:16]
+
+
+def encode(state: SchedulerState, settings: Settings) -> bytes:
+    """The state as bytes; publications must have been applied."""
+    ledgers, episode = state.ledgers, state.ledgers.episode
+    saved = Saved(
+        VERSION,
+        layout_digest(),
+        state.catalog.shapes,
+        settings,
+        state.policy.as_dict(),
+        state.catalog.export(),
+        {name: array.tobytes() for name, array in _arrays(state).items()},
+        [SavedTenant(t.handle, t.spec, t.prompt, t.finished) for t in state.tenants if t is not None],
+        [_saved_frame(frame) for frame in state.queue],
+        state.completed,
+        state.served,
+        list(state.unpublished_snapshots),
+        state.resources,
+        SavedLedgers(
+            (ledgers.timing.units, ledgers.timing.ordinary_ns, ledgers.timing.spent_ns),
+            (ledgers.acceptance.units, ledgers.acceptance.ordinary_ns, ledgers.acceptance.spent_ns),
+            ledgers.discovery_ns,
+            None if episode is None else (episode.reason, episode.fence),
+        ),
+        state.now_ns,
+        state.last_fence,
+        state.tick,
+        state.admissions,
+    )
+    payload = msgspec.msgpack.encode(saved)
+    return _MAGIC + zlib.crc32(payload).to_bytes(4, "big") + payload
+
+
+def _saved_frame(frame: Frame) -> SavedFrame:
+    plan = frame.plan
+    fields = {name: getattr(plan, name) for name in PLAN_FIELDS}
+    saved = SavedPlan(**fields, cohort=plan.cohort.tobytes(), graph=plan.graph, needs_empty=plan.needs_empty)
+    return SavedFrame(
+        frame.number, frame.fence, saved, frame.known, frame.queued, frame.committed_ns, frame.expected_end_ns
+    )
+
+
+def decode(data: bytes, catalog: Catalog) -> Saved:
+    """What encode() wrote, checked. Raises InvalidCheckpoint; nothing has been changed."""
+    payload = data[_HEADER:]
+    if data[: len(_MAGIC)] != _MAGIC or zlib.crc32(payload).to_bytes(4, "big") != data[len(_MAGIC) : _HEADER]:
+        raise InvalidCheckpoint("these bytes are no scheduler checkpoint, or they are damaged")
+    try:
+        saved = msgspec.msgpack.decode(payload, type=Saved)
+    except msgspec.MsgspecError as why:
+        raise InvalidCheckpoint(f"the checkpoint cannot be read: {why}") from None
+    if saved.version != VERSION or saved.layout != layout_digest():
+        raise InvalidCheckpoint(f"the checkpoint is of another version ({saved.version}); this one reads {VERSION}")
+    if saved.shapes != catalog.shapes:
+        raise InvalidCheckpoint("the checkpoint is of another catalog: its shapes or their order differ")
+    return saved
+
+
+def load(state: SchedulerState, saved: Saved) -> None:
+    """Makes a fresh state of the same catalog and settings what it was when it was saved."""
+    state.catalog.load(saved.estimates)
+    for name, array in _arrays(state).items():
+        array[...] = np.frombuffer(saved.arrays[name], array.dtype).reshape(array.shape)
+    for kept in saved.tenants:
+        number = kept.handle.slot
+        state.tenants[number] = Tenant(kept.handle, kept.spec, kept.prompt, kept.finished)
+        state.slot_of[kept.spec.request_id] = number
+    state.free_slots = [number for number, tenant in enumerate(state.tenants) if tenant is None]
+    state.queue = [_frame(frame) for frame in saved.queue]
+    state.completed, state.served = saved.completed, saved.served
+    state.unpublished_snapshots = dict.fromkeys(saved.unpublished_snapshots)
+    state.resources = saved.resources
+    _load_ledgers(state.ledgers, saved.ledgers)
+    state.now_ns, state.last_fence = saved.now_ns, saved.last_fence
+    state.tick, state.admissions = saved.tick, saved.admissions
+
+
+def _load_ledgers(ledgers: Ledgers, saved: SavedLedgers) -> None:
+    for ledger, numbers in ((ledgers.timing, saved.timing), (ledgers.acceptance, saved.acceptance)):
+        ledger.units, ledger.ordinary_ns, ledger.spent_ns = numbers
+    ledgers.discovery_ns = saved.discovery_ns
+    ledgers.episode = None if saved.episode is None else Episode(*saved.episode)
+
+
+def _frame(saved: SavedFrame) -> Frame:
+    kept = saved.plan
+    plan = ScheduledPlan(**{name: getattr(kept, name) for name in PLAN_FIELDS})
+    plan.cohort = np.frombuffer(kept.cohort, layout.LANE).copy()
+    plan.graph, plan.needs_empty = kept.graph, kept.needs_empty
+    return Frame(
+        saved.number,
+        saved.fence,
+        kept.graph,
+        plan,
+        saved.known,
+        saved.queued,
+        saved.committed_ns,
+        saved.expected_end_ns,
+        plan.cohort,
+        plan.cohort.tolist(),
+    )
