@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -158,9 +160,12 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def memories_are_positive_and_finite(self):
-        for resident in self.scheduler._slots.runnable():
-            for memory in (resident.token_memory, resident.delivery_memory):
-                assert memory is None or MEMORY_MIN <= memory <= max(MEMORY_MAX, 10**10)
+        state = self.scheduler._state
+        state.refresh()
+        for slot in state.slot_of.values():
+            for coordinate in ("token_memory", "delivery_memory"):
+                memory = state.slots[slot][coordinate]
+                assert math.isnan(memory) or MEMORY_MIN <= memory <= max(MEMORY_MAX, 10**10)
 
     @invariant()
     def scores_are_finite(self):
