@@ -32,14 +32,16 @@ def check(state: SchedulerState, plan: ScheduledPlan, fence: int) -> int:
 
 def _checked_lanes(state: SchedulerState, plan: ScheduledPlan) -> int:
     resources, kernels = state.resources, state.kernels
-    pages: int = kernels.recheck_lanes(
-        int(bool(state.queue)),
-        resources.page_tokens,
-        resources.free_pages,
-        plan.shape.draft_depth,
-        resources.free_snapshot_rows,
-        plan.cohort,
-        state.slots,
+    pages = int(
+        kernels.recheck_lanes(
+            int(bool(state.queue)),
+            resources.page_tokens,
+            resources.free_pages,
+            plan.shape.draft_depth,
+            resources.free_snapshot_rows,
+            plan.cohort,
+            state.slots,
+        )
     )
     if pages >= 0:
         return pages

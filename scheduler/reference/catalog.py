@@ -54,10 +54,16 @@ class ReferenceCatalog:
 
     def estimate(self, shape: GraphShape, now_ns: int) -> Graph:
         """What is known about `shape` at `now_ns`; stale after `ttl_ns` without a valid sample."""
-        position = self.position(shape)
+        return self._graph(self.position(shape), now_ns)
+
+    def graphs(self, now_ns: int) -> tuple[Graph, ...]:
+        """Every shape with its estimate, in catalog order."""
+        return tuple(self._graph(position, now_ns) for position in range(len(self.shapes)))
+
+    def _graph(self, position: int, now_ns: int) -> Graph:
         entry = self._entries[position]
         return Graph(
-            shape=shape,
+            shape=self.shapes[position],
             position=position,
             usable=self.usable[position],
             duration_ns=entry.duration_ns,
@@ -65,10 +71,6 @@ class ReferenceCatalog:
             attempted_ns=entry.attempted_ns,
             state=self._state(entry, now_ns),
         )
-
-    def graphs(self, now_ns: int) -> tuple[Graph, ...]:
-        """Every shape with its estimate, in catalog order."""
-        return tuple(self.estimate(shape, now_ns) for shape in self.shapes)
 
     def _state(self, entry: _Entry, now_ns: int) -> CostState:
         if entry.observed_ns is None:

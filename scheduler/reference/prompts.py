@@ -27,11 +27,12 @@ class Prompt:
     def work(self, consumed: int, capacity: int) -> int:
         """Tokens that a graph of `capacity` consumes: up to a stop, cut back to the start of a block in its way."""
         end = min(consumed + capacity, self.segment_end(consumed))
-        while True:
+        while self.blocks:
             starts = [first for first, last in self.blocks if first < end < last]
             if not starts:
                 return max(0, end - consumed)
             end = min(starts)
+        return max(0, end - consumed)
 
 
 def image_windows(spec: RequestSpec, feature_rows: int) -> tuple[tuple[ImageSpan, ...], ...]:

@@ -157,10 +157,9 @@ class ReferenceScheduler(ReferenceState):
 
     def preemption_victim(self) -> RequestHandle | None:
         """Who should be preempted: when pages alone keep every candidate back, whoever was admitted last."""
-        if self.queue:
+        if self.queue or self.plan() is not None:
             return None
-        outcome = self._choose()
-        barred = [candidate[6] for candidate in outcome.candidates]
+        barred = [candidate[6] for candidate in self.all_candidates()]
         if "none" in barred or "pages" not in barred:
             return None
         candidates = [r for r in self.runnable() if r.stage is not Stage.TERMINAL]

@@ -63,7 +63,8 @@ def number(value):
 def reference_dump(scheduler):
     """What the reference knows, as plain values by name."""
     scheduler.project()
-    found = shared(scheduler, [frame.end_ns for frame in scheduler.queue], scheduler.prior.means)
+    ends = [frame.end_ns for frame in scheduler.queue]
+    found = shared(scheduler, scheduler.ledgers, ends, scheduler.prior.means)
     for graph in scheduler.graphs():
         known = (graph.usable, graph.duration_ns, graph.observed_ns, graph.attempted_ns)
         found[f"graph {graph.position}"] = known
@@ -99,11 +100,11 @@ def reference_dump(scheduler):
     return found
 
 
-def shared(scheduler, ends, prior):
+def shared(scheduler, ledgers, ends, prior):
     found = {
         "now": scheduler.now_ns,
         "frames": ends,
-        "ledgers": scheduler.ledgers.balances(),
+        "ledgers": ledgers.balances(),
         "residents": scheduler.resident_count,
     }
     for i, source in enumerate(SOURCES):
@@ -114,9 +115,9 @@ def shared(scheduler, ends, prior):
 def fast_dump(scheduler):
     """The same of the fast side, from its arrays."""
     state = scheduler._state
-    scheduler._refresh_views()
-    ends = [int(state.frames[i]["end_ns"]) for i in state.queue]
-    found = shared(scheduler, ends, state.acceptance.prior)
+    state.refresh()
+    ends = [frame.expected_end_ns for frame in state.queue]
+    found = shared(scheduler, state.ledgers, ends, state.acceptance.prior)
     for position in range(len(state.graphs)):
         g = state.graphs[position]
         observed, attempted = int(g["observed_ns"]), int(g["attempted_ns"])

@@ -62,7 +62,9 @@ class Driver:
                 idle = idle + 1 if self.report.plans == before else 0
             self.pair.compare_states()
         except Difference as difference:
-            raise Difference(f"scenario {self.scenario.seed}\n" + "\n".join([*self.pair.story, str(difference)])) from None
+            raise Difference(
+                f"scenario {self.scenario.seed}\n" + "\n".join([*self.pair.story, str(difference)])
+            ) from None
 
     def start(self):
         self.advance(0)
@@ -127,7 +129,9 @@ class Driver:
     def offer(self):
         handle = self.handle()
         if handle is not None:
-            self.pair.call("offer_proposals", handle, self.rng.choice(("copy",) * 9 + ("learned",)), self.rng.randint(0, 8))
+            self.pair.call(
+                "offer_proposals", handle, self.rng.choice(("copy",) * 9 + ("learned",)), self.rng.randint(0, 8)
+            )
 
     def policy(self):
         self.scenario.policy = random_policy(self.rng, not self.scenario.noisy)
