@@ -5,8 +5,9 @@
 Up to six requests each. Losses are shares of the best choice's useful value per ms (before the waiting cost, which can
 make a score negative). Adaptive ragged rounds: against the best cohort under the same causal division of rows, and
 against the best of all divisions that a host could prescribe. Longer chains: the best complete continuation among the
-lanes that the index chose, against the best among all lanes of the stage. Deterministic for a seed; run it from the
-repository's root.
+lanes that the index chose, against the best among all lanes of the stage (the index prices waiting over the first
+graph only: after it the scheduler plans again). Each state is decided under random coefficients and under the balanced
+policy. Deterministic for a seed; run it from the repository's root.
 """
 
 from __future__ import annotations
@@ -14,17 +15,19 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from scheduler.reference.oracle import OracleChoice
+from scheduler.policy import PolicyConfig
+from scheduler.reference.oracle import OracleChoice, OracleState
 from scheduler.reference.oracle_bounds import chain_choices, ragged_allocations, ragged_cohorts, sequence_rate
 from tests.scheduler.oracle_fast import SLOTS, fast_scheduler
 from tests.scheduler.oracle_states import Dice, chain_state, ragged_state
 
-Losses = dict[str, list[float]]
+Losses = dict[tuple[str, str], list[float]]
 
 
 def main() -> None:
@@ -37,15 +40,17 @@ def main() -> None:
     losses: Losses = {}
     console = Console(stderr=True)
     for seed in track(range(arguments.seed, arguments.seed + arguments.states), "states", console=console):
-        for name, loss in (*ragged_losses(seed), *chain_losses(seed)):
-            losses.setdefault(name, []).append(loss)
-    rows = [summary(name, found) for name, found in losses.items()]
+        ragged, chain = ragged_state(Dice(seed, dyadic=False)), chain_state(Dice(seed, dyadic=False))
+        for policy, changes in (("any", {}), ("balanced", {"policy": PolicyConfig.balanced()})):
+            found = *ragged_losses(replace(ragged, **changes)), *chain_losses(replace(chain, **changes))
+            for name, loss in found:
+                losses.setdefault((name, policy), []).append(loss)
+    rows = [summary(*names, found) for names, found in sorted(losses.items())]
     print(json.dumps(rows)) if arguments.json else Console().print(table(rows))
 
 
-def ragged_losses(seed: int) -> Iterator[tuple[str, float]]:
+def ragged_losses(state: OracleState) -> Iterator[tuple[str, float]]:
     """Losses of one adaptive ragged round."""
-    state = ragged_state(Dice(seed, dyadic=False))
     plan = fast_scheduler(state).plan()
     if plan is None:
         return
@@ -58,9 +63,8 @@ def ragged_losses(seed: int) -> Iterator[tuple[str, float]]:
         yield f"adaptive ragged, {kind}: all {name}", loss_of(plan.score, best.score, best.score + best.parts[4])
 
 
-def chain_losses(seed: int) -> Iterator[tuple[str, float]]:
+def chain_losses(state: OracleState) -> Iterator[tuple[str, float]]:
     """Losses of one prerequisite in front of longer chains, where not all lanes of the stage fit."""
-    state = chain_state(Dice(seed, dyadic=False))
     best = max(chain_choices(state, 0), key=lambda choice: choice.score, default=None)
     if best is None or len(state.in_stage(state.shapes[0].kind.value)) <= state.shapes[0].batch_capacity:
         return
@@ -80,19 +84,26 @@ def loss_of(found: float, best: float, gross: float) -> float:
     return missing / gross if gross > 0.0 and missing > 1e-12 * gross else 0.0
 
 
-def summary(name: str, losses: list[float]) -> dict[str, object]:
+def summary(name: str, policy: str, losses: list[float]) -> dict[str, object]:
     """One comparison's figures."""
     lossless = sum(loss == 0.0 for loss in losses) / len(losses)
     mean = sum(losses) / len(losses)
-    return {"search": name, "states": len(losses), "optimal": lossless, "mean_loss": mean, "largest_loss": max(losses)}
+    return {
+        "search": name,
+        "policy": policy,
+        "states": len(losses),
+        "optimal": lossless,
+        "mean_loss": mean,
+        "largest_loss": max(losses),
+    }
 
 
 def table(rows: list[dict[str, object]]) -> Table:
     """The rows for reading."""
-    shown = Table("search", "states", "optimal", "mean loss", "largest loss")
+    shown = Table("search", "policy", "states", "optimal", "mean loss", "largest loss")
     for row in rows:
         figures = [f"{row[name]:.4%}" for name in ("optimal", "mean_loss", "largest_loss")]
-        shown.add_row(str(row["search"]), f"{row['states']:,}", *figures)
+        shown.add_row(str(row["search"]), str(row["policy"]), f"{row['states']:,}", *figures)
     return shown
 
 
