@@ -9,7 +9,7 @@ from scheduler.plans import CostState, PlanLane, Reason, Role, ScheduledPlan
 from scheduler.reference.catalog import ReferenceCatalog
 from scheduler.reference.frames import Frame
 from scheduler.reference.ledgers import Ledgers
-from scheduler.reference.residents import Resident
+from scheduler.reference.residents import Resident, Stage
 from scheduler.shapes import GraphKind
 
 
@@ -59,7 +59,11 @@ def check_commit(state: State, plan: ScheduledPlan, residents: list[Resident]) -
         raise StalePlan("the probe is no longer funded")
     if state.free_pages is not None and pages_rise(plan, residents, state.page_tokens) > state.free_pages:
         raise StalePlan("its pages are no longer free")
-    if state.free_snapshot_rows <= 0 and plan.shape.kind is GraphKind.SNAPSHOT and any(r.window for r in residents):
+    if (
+        state.free_snapshot_rows <= 0
+        and plan.shape.kind is GraphKind.SNAPSHOT
+        and any(r.window and r.stage is Stage.SNAPSHOT for r in residents)
+    ):
         raise StalePlan("its snapshot row is no longer free")
 
 
