@@ -52,8 +52,8 @@ participants_type = records_2d(layout.PARTICIPANT)
 
 
 def inner(function: _F) -> _F:
-    """A kernel's part."""
-    compiled: _F = numba.njit(error_model="numpy")(function)
+    """A kernel's part: called by kernels only, so without wrappers for Python, which took most of the compile time."""
+    compiled: _F = numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
     return compiled
 
 
@@ -61,7 +61,7 @@ def entry(signature: Any) -> Callable[[_F], _F]:
     """A kernel called from Python, compiled when its module is imported, or read from the cache."""
 
     def compile_now(function: _F) -> _F:
-        compiled: _F = numba.njit(signature, cache=True, error_model="numpy")(function)
+        compiled: _F = numba.njit(signature, cache=True, error_model="numpy", no_cfunc_wrapper=True)(function)
         return compiled
 
     return compile_now
