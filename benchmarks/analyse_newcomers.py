@@ -13,8 +13,9 @@ Switched, each against the balanced preset:
     one prompt row    the other way round: a token budget that may put only one prompt in a step
     objective         what is left: a budget with one prompt row has the same graphs, and another rule
 Columns: TTFT and inter-token gap, ms; output tokens per s; ms of waiting for a slot, from there to the first step which
-serves the prompt, and from there to the first token; passed over: of the device time while a resident prompt waits, the
-share of steps that serve none; steps per prompt; padding of prompt rows. Deterministic.
+serves the prompt, and from there to the first token; overtaken: later arrivals with an earlier first token (p99);
+passed over: of the device time while a resident prompt waits, the share of steps that serve none; stalled: of the time
+while anybody decodes, the share of steps without a decoder; steps per prompt; padding of prompt rows. Deterministic.
 """
 
 from __future__ import annotations
@@ -60,7 +61,10 @@ class Watch:
         self._now_ns = 0
         self._spec: dict[RequestHandle, RequestSpec] = {}
         self._left: dict[RequestHandle, int] = {}
+        self._decoding: set[RequestHandle] = set()
         self._plan: Any = None
+        self.decoding_ns = 0
+        self.stalled_ns = 0
         self.first_served_ns: dict[int, int] = {}
         self.prompt_steps = 0
         self.prompt_tokens = 0
@@ -92,16 +96,27 @@ class Watch:
         self.prompt_capacity += plan.shape.prefill_capacity if prompts else 0
 
     def complete(self, fence: int, records: Sequence[Any], timing: Any) -> Any:
-        if self._left:
-            self.waiting_ns += timing.device_ns[0]
-            if not any(lane.prompt_tokens for lane in self._plan.lanes):
-                self.passed_over_ns += timing.device_ns[0]
+        self._note_time(timing.device_ns[0])
         for record in records:
+            handle = record.handle
             if record.consumed_prompt_tokens:
-                self._left[record.handle] -= record.consumed_prompt_tokens
-                if self._left[record.handle] <= 0:
-                    del self._left[record.handle]
+                self._left[handle] -= record.consumed_prompt_tokens
+                if self._left[handle] <= 0:
+                    del self._left[handle]
+                    self._decoding.add(handle)
+            if record.finished is not None:
+                self._decoding.discard(handle)
         return self._batcher.complete(fence, records, timing)
+
+    def _note_time(self, device_ns: int) -> None:
+        """Whom the completed step left out, before its records change who waits."""
+        prompts = sum(1 for lane in self._plan.lanes if lane.prompt_tokens)
+        if self._left:
+            self.waiting_ns += device_ns
+            self.passed_over_ns += 0 if prompts else device_ns
+        if self._decoding:
+            self.decoding_ns += device_ns
+            self.stalled_ns += device_ns if prompts == len(self._plan.lanes) else 0
 
     def published_output(self, handle: RequestHandle, fence: int) -> None:
         self._batcher.published_output(handle, fence)
@@ -234,7 +249,15 @@ def _waits(watch: Watch, outcomes: Sequence[Outcome]) -> dict[str, float]:
         "first_p99": float(np.percentile(first, 99)),
         "prefill_p50": float(np.percentile(prefill, 50)),
         "prefill_p99": float(np.percentile(prefill, 99)),
+        "overtaken_p99": float(np.percentile(_overtaken(outcomes), 99)),
     }
+
+
+def _overtaken(outcomes: Sequence[Outcome]) -> list[int]:
+    """By how many later arrivals each request was beaten to the first token."""
+    arrived = np.array([o.arrived_ns for o in outcomes])
+    first = np.array([o.first_ns for o in outcomes])
+    return [int(((arrived > at) & (first < shown)).sum()) for at, shown in zip(arrived, first, strict=True)]
 
 
 def _throughput(found: dict[str, Any]) -> dict[str, float]:
@@ -250,6 +273,7 @@ def _throughput(found: dict[str, Any]) -> dict[str, float]:
 def _shares(watch: Watch) -> dict[str, float]:
     return {
         "passed_over": watch.passed_over_ns / max(1, watch.waiting_ns),
+        "stalled": watch.stalled_ns / max(1, watch.decoding_ns),
         "steps_per_prompt": watch.prompt_steps / max(1, len(watch.first_served_ns)),
         "padding": 1 - watch.prompt_tokens / max(1, watch.prompt_capacity),
     }
@@ -259,19 +283,20 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     """The table that the module's first lines describe."""
     lines = [
         "| switched | to | TTFT p50 / p99 | gap p50 / p99 | tokens/s | slot p99 | first service p50 / p99 | "
-        "prefill p50 / p99 | passed over | steps a prompt | padding |",
-        "|---" * 11 + "|",
+        "prefill p50 / p99 | overtaken | passed over | stalled | steps a prompt | padding |",
+        "|---" * 13 + "|",
     ]
     for found in rows:
         if "error" in found:
-            lines.append(f"| {found['cause']} | {found['name']} | {found['error']} |" + " |" * 8)
+            lines.append(f"| {found['cause']} | {found['name']} | {found['error']} |" + " |" * 10)
             continue
         share = found["watch"]
         pairs = (f"{found[f'{n}_p50']:,.0f} / {found[f'{n}_p99']:,.0f}" for n in ("ttft", "gap", "first", "prefill"))
         ttft, gap, first, prefill = pairs
+        shares = " | ".join(f"{share[name]:.0%}" for name in ("passed_over", "stalled"))
         lines.append(
             f"| {found['cause']} | {found['name']} | {ttft} | {gap} | {found['tokens_per_s']:,.0f} | "
-            f"{found['slot_p99']:,.0f} | {first} | {prefill} | {share['passed_over']:.0%} | "
+            f"{found['slot_p99']:,.0f} | {first} | {prefill} | {found['overtaken_p99']:.0f} | {shares} | "
             f"{share['steps_per_prompt']:.1f} | {share['padding']:.0%} |"
         )
     return "\n".join(lines)
