@@ -39,6 +39,11 @@ def commits(resident: Resident, result: LaneResult) -> bool:
     return result.record.error is None and not resident.cancelled and not ended
 
 
+def captures_an_end(resident: Resident, result: LaneResult) -> bool:
+    """Whether the lane is the terminal snapshot of an answer that ended normally, yet to be published."""
+    return result.lane.role is Role.TERMINAL and resident.finished and commits(resident, result)
+
+
 def learn(resident: Resident, result: LaneResult, prior: Prior) -> None:
     """Ageing, acceptance, forecast, then the prior."""
     emitted = len(result.record.emitted_tokens)

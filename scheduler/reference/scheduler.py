@@ -29,7 +29,7 @@ from scheduler.reference.completion import checked_interval, checked_lanes
 from scheduler.reference.decision import Decision, Graph, Outcome
 from scheduler.reference.estimates import Estimates
 from scheduler.reference.frames import CompletedFrame, Frame, Participant, project
-from scheduler.reference.lanes import Completion, apply_lane, commits, release_lane
+from scheduler.reference.lanes import Completion, apply_lane, captures_an_end, commits, release_lane
 from scheduler.reference.planner import plan as choose
 from scheduler.reference.prompts import Prompt, atomic_blocks, image_windows, window_starts
 from scheduler.reference.rates import Rates
@@ -306,6 +306,8 @@ class ReferenceScheduler(ReferenceState):
         )
         tokens = []
         for resident, result in lanes:
+            if captures_an_end(resident, result):
+                self.unpublished_snapshots.add(resident.spec.request_id)
             release_lane(resident, result)
             tokens += apply_lane(resident, result, completion)
             self.generations[resident.slot] = resident.handle.generation
