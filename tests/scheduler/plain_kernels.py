@@ -23,7 +23,7 @@ def _load() -> dict[str, ModuleType]:
     parent = sys.modules.get("scheduler")
     disabled, numba.config.DISABLE_JIT = numba.config.DISABLE_JIT, 1
     try:
-        for name in ("ragged", "fixed_ragged", "prerequisites", "probes", "additive", "context"):
+        for name in ("ragged", "fixed_ragged", "prerequisites", "probes", "additive", "context", "plan"):
             importlib.import_module(f"{_PACKAGE}.{name}")
         return {name: module for name, module in sys.modules.items() if name.startswith(_PACKAGE)}
     finally:
