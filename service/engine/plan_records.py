@@ -27,7 +27,7 @@ def shape_record(shape: GraphShape) -> ShapeRecord:
 def plan_committed(
     plan: ScheduledPlan, fence: int, committed_ns: int, plan_ns: int, policy_version: int
 ) -> PlanCommitted:
-    """The record of `plan`, committed at `fence`. One frame runs at a time, so queue_depth and frame_slot are 0."""
+    """The record of `plan`, committed at `fence`. The engine submits one frame at a time, so frame_slot is 0."""
     ledgers = plan.ledgers
     following = plan.following
     log_scale = plan.log_scale
@@ -55,7 +55,7 @@ def plan_committed(
         acceptance_spent_ms=ledgers.acceptance_spent_ms,
         acceptance_ordinary_ms=ledgers.acceptance_ordinary_ms,
         discovery_ms=ledgers.discovery_ms,
-        queue_depth=0,
+        queue_depth=plan.queue_depth,
         frame_slot=0,
         policy_version=policy_version,
         plan_us=plan_ns / 1e3,
@@ -86,7 +86,7 @@ def _lane(lane: PlanLane) -> LaneRecord:
         lane.prompt_tokens,
         lane.query_length,
         lane.ceiling,
-        None,  # proposal_source: no graph proposes yet
+        lane.proposal_source,
         lane.token_price,
         lane.delivery_price,
         lane.age_ms,
@@ -105,8 +105,8 @@ def _alternative(other: Alternative, log_scale: float) -> AlternativeRecord:
         other.score,
         _parts(other.parts),
         log_scale,
-        None,
-        None,
+        None if other.following is None else other.following.kind.value,
+        None if other.following is None else other.following.label,
         other.active_rows,
         list(other.request_ids),
         other.selected_cost_ns,

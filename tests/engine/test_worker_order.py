@@ -114,8 +114,9 @@ def test_the_scheduler_learns_of_each_publication_at_its_time(rig):
     rig.device.finish(10 * MS)
     rig.step()
     rig.step()
-    resident = rig.core.scheduler._slots.runnable()[0]
-    assert resident.last_visible_ns == rig.journal.of(OutputPublished)[-1].published_ns
+    state = rig.core.scheduler._state
+    state.refresh()
+    assert state.slots[0]["last_visible_ns"] == rig.journal.of(OutputPublished)[-1].published_ns
     ages = [lane.age_ms for plan in rig.plans() for lane in plan.lanes]
     assert ages[1:] == [0.0, 0.0], "what is complete counts as delivered when the next graph is chosen"
 
