@@ -88,7 +88,7 @@ def reference_dump(scheduler):
             ("tick", r.last_served_tick),
             ("epoch", r.epoch),
             ("visible", r.last_visible_ns),
-            ("terminal_since", r.terminal_since_ns if r.stage is Stage.TERMINAL else None),
+            ("terminal_since", r.terminal_since_ns if r.stage.value == "terminal" else None),
             ("pages", r.pages_held),
             ("token", r.token_memory),
             ("delivery", r.delivery_memory),

@@ -30,11 +30,11 @@ class Report:
     difference: str | None = None
 
 
-def run_scenario(seed, plans, fast_of=None):
+def run_scenario(seed, plans, plain_of=None):
     """At most `plans` plans of scenario `seed`."""
     report = Report(seed)
     try:
-        Driver(make_scenario(seed), report, fast_of).run(plans)
+        Driver(make_scenario(seed), report, plain_of).run(plans)
     except Difference as difference:
         report.difference = str(difference)
     return report
@@ -43,11 +43,11 @@ def run_scenario(seed, plans, fast_of=None):
 class Driver:
     """`frames`: (fence, plans) in flight; `output`: (fence, handles that emitted) of the last completed one."""
 
-    def __init__(self, scenario, report, fast_of=None):
+    def __init__(self, scenario, report, plain_of=None):
         self.scenario, self.report, self.rng = scenario, report, scenario.rng
         self.frames, self.output, self.old = [], (0, []), None
         self.now, self.fence = MS, 0
-        self.pair = Pair(scenario, fast_of)
+        self.pair = Pair(scenario, plain_of)
 
     def run(self, plans):
         if not self.pair.loaded:

@@ -28,9 +28,9 @@ def outcome(function, *arguments):
 
 
 class Pair:
-    """Both sides under the same settings. `fast_of` builds the fast side; tests put something else in its place."""
+    """Both sides under the same settings. `plain_of`: another reference's scheduler and catalog."""
 
-    def __init__(self, scenario, fast_of=None):
+    def __init__(self, scenario, plain_of=None):
         self.story = []
         self.error = None
         options = {
@@ -39,11 +39,9 @@ class Pair:
             "verification": scenario.verification,
             "image_feature_rows": scenario.image_feature_rows,
         }
-        build = fast_of or (lambda shapes, policy, **more: RequestScheduler(Catalog(shapes), policy, **more))
-        self.fast, one = outcome(lambda: build(scenario.shapes, scenario.policy, **options))
-        self.plain, two = outcome(
-            lambda: ReferenceScheduler(ReferenceCatalog(scenario.shapes), scenario.policy, **options)
-        )
+        scheduler, catalog = plain_of or (ReferenceScheduler, ReferenceCatalog)
+        self.fast, one = outcome(lambda: RequestScheduler(Catalog(scenario.shapes), scenario.policy, **options))
+        self.plain, two = outcome(lambda: scheduler(catalog(scenario.shapes), scenario.policy, **options))
         self.tell("load", [shape.label for shape in scenario.shapes], options, scenario.policy, one)
         if one != two:
             differing("load", one, two)
