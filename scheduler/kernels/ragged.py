@@ -20,11 +20,17 @@ from scheduler.kernels.jit import inner
 # made; rank_lane, rank_depth [2, n * D]: the drafts by survival descending, depth and slot ascending; place [2, n, D]:
 # where in the ranking the draft of depth d (index d - 1) stands; rows [n]: rows a lane may use in the shape; order
 # [3, n]: lanes by total, pending and relative value; key [3, n]; drafts, at [n]: drafts with a row, position in the
-# cohort; sums, terms [n + 1]: of token values.
+# cohort. walks: what shapes of equal P, lane width and estimator share.
 Ragged = namedtuple(
     "Ragged",
-    "slots limits ticks token fixed_value ranked rank_lane rank_depth place rows order key drafts at sums terms",
+    "slots limits ticks token fixed_value ranked rank_lane rank_depth place rows order key drafts at walks",
 )
+
+# Every prefix of an ordering, for one P, lane width and estimator; its cohorts do not depend on B. of_graph [G]: the
+# walk k of a ragged shape, -1 of others; reach [k]: the largest B of its shapes; walked [k, 3]: lanes that were walked
+# per ordering; order [k, 3, most]: those lanes; token [k, 3, most]: token value of the first 1, 2, ... lanes; end
+# [k, 3, most]: where in the ranking the drafts without a row begin.
+Walks = namedtuple("Walks", "of_graph reach walked order token end")
 
 _TOTAL, _PENDING, _RELATIVE = range(3)
 _DELIVERY, _RELIEF = range(2)
@@ -40,6 +46,7 @@ def new_ragged(world):
     for slot in range(len(world.slots)):
         lanes += world.views[slot]["selectable"]
     depth = world.survival.shape[2]
+    walks = _new_walks(world.graphs, lanes)
     ragged = Ragged(
         np.empty(lanes, np.int64),
         np.empty(lanes, np.int64),
@@ -53,10 +60,9 @@ def new_ragged(world):
         np.empty(lanes, np.int64),
         np.empty((3, lanes), np.int64),
         np.empty((3, lanes)),
+        np.zeros(lanes, np.int64),
         np.empty(lanes, np.int64),
-        np.empty(lanes, np.int64),
-        np.empty(lanes + 1),
-        np.empty(lanes + 1),
+        walks,
     )
     i = 0
     for slot in range(len(world.slots)):
@@ -68,6 +74,42 @@ def new_ragged(world):
                 ragged.order[ordering, i] = i
             i += 1
     return ragged
+
+
+@inner
+def _new_walks(graphs, lanes):
+    """Which shapes share walks; nothing is walked yet."""
+    of_graph = np.full(len(graphs), -1, np.int64)
+    first = np.empty(len(graphs), np.int64)
+    count = 0
+    most = 0
+    reach = np.zeros(len(graphs), np.int64)
+    for g in range(len(graphs)):
+        if graphs[g]["ragged"] == 0 or graphs[g]["usable"] == 0:
+            continue
+        k = 0
+        while k < count and not _walk_alike(graphs[first[k]], graphs[g]):
+            k += 1
+        if k == count:
+            first[k] = g
+            count += 1
+        of_graph[g] = k
+        reach[k] = max(reach[k], min(graphs[g]["batch"], graphs[g]["rows"], lanes))
+        most = max(most, reach[k])
+    return Walks(
+        of_graph,
+        reach,
+        np.zeros((count, 3), np.int64),
+        np.empty((count, 3, most), np.int64),
+        np.empty((count, 3, most)),
+        np.empty((count, 3, most), np.int64),
+    )
+
+
+@inner
+def _walk_alike(a, b):
+    same_rows = a["rows"] == b["rows"] and a["lane_width"] == b["lane_width"]
+    return same_rows and a["estimator"] == b["estimator"]
 
 
 @inner
@@ -91,23 +133,26 @@ def adaptive_ragged(world, ragged, graph):
     for ordering in range(3):
         _sort_lanes(ragged, ordering)
     wait_cost = horizon_ms / 2.0 * world.decision[0]["wait_price"]
+    walk = ragged.walks.of_graph[graph]
     best_score = -np.inf
     best_lanes = 0
     best_ordering = 0
-    best_end = 0
     for ordering in range(3):
         if _repeats_earlier(ragged.order, ordering, most):
             continue
-        score, count, end = _best_prefix(ragged, estimator, ordering, rows, most, horizon_ms, wait_cost)
+        if not _is_walked(ragged, walk, ordering, most):
+            _walk(ragged, walk, estimator, ordering, rows)
+        score, count = _best_prefix(ragged, walk, ordering, most, horizon_ms, wait_cost)
         if best_lanes == 0 or score > best_score or (score == best_score and count > best_lanes):
-            best_score, best_lanes, best_ordering, best_end = score, count, ordering, end
+            best_score, best_lanes, best_ordering = score, count, ordering
     if not has_room(world, best_lanes):
         return 0
     first = world.decision[0]["pooled"]
+    end = ragged.walks.end[walk, best_ordering, best_lanes - 1]
     for k in range(best_lanes):
         lane = ragged.order[best_ordering, k]
         world.pool[0, first + k] = ragged.slots[lane]
-        world.pool[1, first + k] = 1 + _drafts_before(ragged, estimator, lane, best_end)
+        world.pool[1, first + k] = 1 + _drafts_before(ragged, estimator, lane, end)
     return best_lanes
 
 
@@ -249,56 +294,80 @@ def _drafts_before(ragged, estimator, lane, end):
 
 
 @inner
-def _last_draft(ragged, estimator, order, lanes):
+def _last_draft(place, drafts, order, lanes):
     """The ranking position of the cohort's last draft that has a row; there is one."""
     last = -1
     for k in range(lanes):
         lane = order[k]
-        if ragged.drafts[lane] > 0:
-            last = max(last, ragged.place[estimator, lane, ragged.drafts[lane] - 1])
+        if drafts[lane] > 0:
+            last = max(last, place[lane, drafts[lane] - 1])
     return last
 
 
 @inner
-def _best_prefix(ragged, estimator, ordering, target_rows, most, horizon_ms, wait_cost):
-    """(score, lanes, end): of the best prefix of an ordering, drafts before ranking position `end` having a row.
+def _is_walked(ragged, walk, ordering, most):
+    """Whether the first `most` lanes of an ordering were walked before in this order."""
+    if ragged.walks.walked[walk, ordering] < most:
+        return False
+    walked, order = ragged.walks.order[walk, ordering], ragged.order[ordering]
+    for k in range(most):
+        if walked[k] != order[k]:
+            return False
+    return True
 
-    Equal scores go to more lanes. Token values are summed from the first lane that changed; those before it are the
-    same additions as in the prefix before.
+
+@inner
+def _walk(ragged, walk, estimator, ordering, target_rows):
+    """Token value and ranking end of every prefix of an ordering, as far as any shape of this walk reaches.
+
+    Sums start again from the first lane that changed; those before it are the same additions as in the prefix before.
     """
-    order, drafts, sums, terms = ragged.order[ordering], ragged.drafts, ragged.sums, ragged.terms
+    order, drafts, at = ragged.order[ordering], ragged.drafts, ragged.at
+    place, token = ragged.place[estimator], ragged.token[estimator]
+    rank_lane, rank_depth = ragged.rank_lane[estimator], ragged.rank_depth[estimator]
+    most = ragged.walks.reach[walk]
+    sums, terms = np.empty(most + 1), np.empty(most)
+    sums[0] = 0.0
     drafts[:] = 0
-    best_score, best_lanes, best_end = -np.inf, 0, 0
     end = ragged.ranked[estimator]
     taken = 0
-    delivery = 0.0
-    relief = 0.0
-    sums[0] = 0.0
     for lanes in range(1, most + 1):
         lane = order[lanes - 1]
-        drafts[lane] = _drafts_before(ragged, estimator, lane, end)
-        ragged.at[lane] = lanes - 1
-        terms[lanes - 1] = ragged.token[estimator, lane, 1 + drafts[lane]]
-        taken += drafts[lane]
+        own = 0
+        while own < ragged.rows[lane] - 1 and place[lane, own] < end:
+            own += 1
+        drafts[lane], at[lane], terms[lanes - 1] = own, lanes - 1, token[lane, 1 + own]
+        taken += own
         changed = lanes - 1
         while taken > target_rows - lanes:
-            if lanes <= _FEW:
-                end = _last_draft(ragged, estimator, order, lanes)
-            else:
-                end -= 1
-            loser = ragged.rank_lane[estimator, end]
-            if drafts[loser] == ragged.rank_depth[estimator, end]:  # lanes outside the cohort have no drafts
+            end = _last_draft(place, drafts, order, lanes) if lanes <= _FEW else end - 1
+            loser = rank_lane[end]
+            if drafts[loser] == rank_depth[end]:  # lanes outside the cohort have no drafts
                 drafts[loser] -= 1
                 taken -= 1
-                terms[ragged.at[loser]] = ragged.token[estimator, loser, 1 + drafts[loser]]
-                changed = min(changed, ragged.at[loser])
+                terms[at[loser]] = token[loser, 1 + drafts[loser]]
+                changed = min(changed, at[loser])
         for k in range(changed, lanes):
             sums[k + 1] = sums[k] + terms[k]
-        delivery += ragged.fixed_value[_DELIVERY, lane]
-        relief += ragged.fixed_value[_RELIEF, lane]
-        score = sums[lanes] + delivery + relief
+        ragged.walks.order[walk, ordering, lanes - 1] = lane
+        ragged.walks.token[walk, ordering, lanes - 1] = sums[lanes]
+        ragged.walks.end[walk, ordering, lanes - 1] = end
+    ragged.walks.walked[walk, ordering] = most
+
+
+@inner
+def _best_prefix(ragged, walk, ordering, most, horizon_ms, wait_cost):
+    """(score, lanes) of the best prefix of an ordering; equal scores go to more lanes."""
+    order, token = ragged.order[ordering], ragged.walks.token[walk, ordering]
+    best_score, best_lanes = -np.inf, 0
+    delivery = 0.0
+    relief = 0.0
+    for k in range(most):
+        delivery += ragged.fixed_value[_DELIVERY, order[k]]
+        relief += ragged.fixed_value[_RELIEF, order[k]]
+        score = token[k] + delivery + relief
         if horizon_ms > 0.0:
             score = score / horizon_ms - wait_cost
         if score >= best_score:
-            best_score, best_lanes, best_end = score, lanes, end
-    return best_score, best_lanes, best_end
+            best_score, best_lanes = score, k + 1
+    return best_score, best_lanes

@@ -110,6 +110,30 @@ def test_every_shape_gets_the_best_prefix_of_three_orderings(dyadic, allocation)
     assert {1, 2, 3, 5} <= sizes
 
 
+@pytest.mark.parametrize("dyadic", [False, True], ids=["general", "tied"])
+def test_shapes_that_share_their_rows_share_prefixes_only_where_the_lanes_come_in_the_same_order(dyadic):
+    dice = random.Random(f"shared {dyadic}")
+    for _ in range(150):
+        width, rows = dice.randrange(2, DEPTH + 2), dice.randrange(3, 9)
+        graphs = [
+            shape(
+                layout.KIND_SPECULATIVE,
+                batch,
+                rows,
+                width=width,
+                depth=width - 1,
+                allocation=dice.choice((layout.ALLOCATE_HOST, layout.ALLOCATE_DEVICE)),
+                duration_ns=dice.choice((0, 1_000_000, 900_000_000)),  # relief may turn the order of lanes
+            )
+            for batch in (5, 7, 6, 8, 5, 6)
+        ]
+        graphs = [graph for graph in graphs if graph["ragged"]]
+        world = ready(make_world(dice, dice.randrange(4, 11), graphs, dyadic))
+        ragged = new_ragged(world)
+        for graph in range(len(graphs)):
+            assert found_cohort(world, ragged, graph, adaptive_ragged) == plain_adaptive(world, graph)
+
+
 def test_large_cohorts_share_one_ranking_over_many_shapes():
     dice = random.Random("large")
     graphs = [ragged_shape(dice, batch, layout.ALLOCATE_HOST) for batch in (16, 32, 64)]
