@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from service.cli.bench import bench
 from service.cli.database import database
 from service.cli.journal import journal
 from service.cli.output import VERSION, Group, WrongUsage
@@ -41,6 +42,7 @@ def main() -> None:
 
 main.add_command(serve)
 main.add_command(simulate)
+main.add_command(bench)
 main.add_command(database)
 main.add_command(journal)
 main.add_command(policy)
