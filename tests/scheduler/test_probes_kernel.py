@@ -170,3 +170,27 @@ def test_a_candidate_no_better_than_the_winner_is_not_learnt_from():
     for graph in range(2):
         additive.append_additive(world, lanes, graph)
     assert probes.acceptance_learning(world, 0) == -1
+
+
+def test_equal_gains_go_to_the_smallest_weight_among_the_added_depths():
+    """Host and device allocation expect the same here; only the weights of their estimators differ."""
+    graphs = [
+        shape(
+            layout.KIND_SPECULATIVE, 1, width=width, depth=width - 1, allocation=allocation, duration_ns=1_000_000_000
+        )
+        for width, allocation in ((2, layout.ALLOCATE_HOST), (4, layout.ALLOCATE_HOST), (4, layout.ALLOCATE_DEVICE))
+    ]
+    world = make_world(random.Random("weights"), 1, graphs, dyadic=False)
+    world.slots[0]["source"], world.slots[0]["drafts"] = layout.LEARNED, layout.UNBOUNDED
+    world.slots[0]["output_limit"] = 100
+    world.yields[0, 1] = world.yields[0, 0]
+    world.yields[0, :, layout.YIELD_OPTIMISTIC, 4] = 4.0
+    world.estimates[0, layout.LEARNED, layout.ACCEPTANCE, :3, 1] = (1.0, 5.0, 6.0)
+    world.estimates[0, layout.LEARNED, layout.FORECAST, :3, 1] = (9.0, 3.0, 9.0)
+    ready(world)
+    lanes = additive.collect_lanes(world)
+    for graph in range(3):
+        additive.append_additive(world, lanes, graph)
+    assert probes.acceptance_learning(world, 0) == 2
+    world.estimates[0, layout.LEARNED, layout.FORECAST, 1, 1] = 5.5
+    assert probes.acceptance_learning(world, 0) == 1
