@@ -9,6 +9,7 @@ import pytest
 
 from scheduler.errors import InvalidPolicy
 from scheduler.policy import PolicyConfig
+from scheduler.shapes import Allocation
 from scheduler.simulation.acceptance import Survival
 from scheduler.simulation.durations import Disturbance
 from scheduler.simulation.errors import SimulationError
@@ -18,6 +19,7 @@ from scheduler.simulation.measured import parse_catalog
 from scheduler.simulation.metrics import summary
 from scheduler.simulation.workload import of_counts
 
+CURVE = Survival((0.8, 0.5, 0.4), "test")
 SLOTS = MachineSettings(request_slots=4)
 PLAIN = "\n".join(
     ["kind,B,D,W,P,prefill_capacity,duration_ms"]
@@ -83,9 +85,29 @@ def test_exact_sizes_take_less_device_time_than_padded_ones(policy, plain):
 
 def test_fixed_speculation_accepts_what_the_curve_says(workload, catalog_csv):
     table = parse_catalog(catalog_csv, "c.csv")
-    result = run("fixed:4", workload, table, survival=Survival((0.8, 0.5, 0.4), "test"))
+    result = run("fixed:4", workload, table, survival=CURVE)
     assert result.accepted_tokens / result.offered_tokens == pytest.approx(1.7 / 3, abs=0.06)
     assert len(result.gaps_ns) < sum(a.output_tokens - 1 for a in workload.arrivals)
+
+
+@pytest.mark.parametrize("allocation", [Allocation.HOST, Allocation.DEVICE])
+def test_the_scheduler_speculates_and_serves_every_answer_whole(allocation, workload, catalog_csv):
+    table = parse_catalog(catalog_csv + "speculative,4,3,4,10,0,7.5\n", "c.csv")
+    options = {"survival": CURVE, "draft_tokens": 3, "allocation": allocation, "confidence_spread": 0.5}
+    result = run("balanced", workload, table, **options)
+    assert {(o.index, o.output_tokens) for o in result.outcomes} == {
+        (a.index, a.output_tokens) for a in workload.arrivals
+    }
+    assert result.offered_tokens > result.accepted_tokens > 0
+    assert set(result.kinds) <= {"prefill", "speculative", "mixed"}
+
+
+def test_two_frame_slots_hide_host_time_from_the_scheduler_too(workload, plain):
+    deep, shallow = (
+        run("balanced", workload, plain, machine=MachineSettings(request_slots=4, queue_depth=depth))
+        for depth in (2, 1)
+    )
+    assert np.median(deep.gaps_ns) < np.median(shallow.gaps_ns)
 
 
 def test_speculation_without_an_acceptance_curve_is_refused():
