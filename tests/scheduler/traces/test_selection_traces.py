@@ -43,7 +43,9 @@ def test_a_large_graph_earns_only_the_tail_that_it_processes():
 
 
 def widths(plans, last=20):
-    return [plan.shape.draft_depth for plan in plans if plan.shape.kind is GraphKind.SPECULATIVE][-last:]
+    """Depths of the last ordinary rounds but one: probes explore, and the last round has its output limit."""
+    rounds = [p for p in plans if p.shape.kind is GraphKind.SPECULATIVE and p.reason is Reason.ORDINARY]
+    return [plan.shape.draft_depth for plan in rounds][-last - 1 : -1]
 
 
 def test_high_acceptance_leads_to_deep_rounds_and_low_acceptance_to_width_one():
@@ -103,10 +105,9 @@ def test_under_contention_prompts_and_streams_both_advance():
         trace.step()
     for i in range(4):
         trace.admit(f"prompt{i}", prompt=8192, output=4)
-    before = min(trace.tokens[f"stream{i}"] for i in range(4))
-    while not all(trace.visible[f"prompt{i}"] for i in range(4)):
+    while not all(trace.tokens[f"prompt{i}"] == 4 for i in range(4)):
         trace.step()
-    assert min(trace.tokens[f"stream{i}"] for i in range(4)) > before
+    assert min(trace.tokens[f"stream{i}"] for i in range(4)) > 3
     assert max(gap for i in range(4) for gap in trace.gaps_ms(f"stream{i}")) < 1000
 
 
@@ -177,13 +178,17 @@ def test_with_no_preferences_at_all_a_request_can_wait_for_ever():
     trace.admit("waits", prompt=32, output=1)
     for _ in range(2000):
         trace.step()
-    assert trace.tokens["stream"] > 2000
+    assert trace.tokens["stream"] >= 2000
     assert trace.tokens["waits"] == 0
 
 
 def test_a_mixed_graph_serves_a_prompt_and_the_streams_together():
     mixed = tuple(GraphShape(GraphKind.MIXED, batch, prefill_capacity=c) for batch in (2, 4) for c in (64, 128, 256))
-    trace = Trace((*PREFILLS, *DECODES, *mixed))
+
+    def dear_alone(shape):
+        return 30.0 if shape.kind is GraphKind.PREFILL else synthetic_ms(shape)
+
+    trace = Trace((*PREFILLS, *DECODES, *mixed), ms=dear_alone)
     for i in range(3):
         trace.admit(f"s{i}", output=400)
     while not all(trace.visible.values()):
