@@ -172,10 +172,10 @@ def test_a_cheap_snapshot_is_taken_to_share_the_decode_batch_and_a_dear_one_wait
 def test_with_no_preferences_at_all_a_request_can_wait_for_ever():
     """The preset gives the guarantee, not the machinery."""
     nothing = PolicyConfig(token_fairness=0, delivery_fairness=0, decode_age_price=0, terminal_age_price=0)
-    trace = Trace((prefill(64), decode(1)), policy=nothing, ms=lambda s: 1.0)
+    trace = Trace((prefill(64), decode(1)), policy=nothing, ms=lambda s: 2.0 if s.prefill_capacity else 1.0)
     trace.admit("stream", output=5000)
     trace.step()
-    trace.admit("waits", prompt=32, output=1)
+    trace.admit("waits", prompt=1000, output=1)
     for _ in range(2000):
         trace.step()
     assert trace.tokens["stream"] >= 2000
