@@ -100,11 +100,11 @@ def round_shapes(allocation: Allocation) -> tuple[GraphShape, ...]:
 
 
 def duration_ns(shape: GraphShape) -> int:
-    """Made up: a base, lanes, rows and drafts, or prompt tokens. Rows are dear, so that the deepest need not win."""
+    """Made up: a base, lanes, rows and drafts, or prompt tokens; so that batches and depths are close rivals."""
     if shape.kind is GraphKind.PREFILL:
         return 4_000_000 + 20_000 * shape.prefill_capacity
-    drafting = 2_000_000 if shape.draft_depth else 0
-    return 6_000_000 + drafting + 20_000 * shape.batch_capacity + 250_000 * shape.target_rows
+    drafting = 1_000_000 if shape.draft_depth else 0
+    return 4_000_000 + drafting + 600_000 * shape.batch_capacity + 170_000 * shape.target_rows
 
 
 class Rounds:
@@ -130,7 +130,7 @@ class Rounds:
     def _draw(self) -> None:
         """What chance decides: each request's acceptance, each round's confidence and disturbance of its duration."""
         draw, requests = self._generator, self.case.requests
-        self._acceptance = draw.uniform(0.3, 0.95, requests)
+        self._acceptance = draw.uniform(0.2, 0.85, requests)
         depths = np.arange(1, DEPTH + 1)
         survival = self._acceptance[:, None] ** depths
         noisy = survival * draw.uniform(0.8, 1.0, (DRAWN, requests, 1))
@@ -138,16 +138,18 @@ class Rounds:
             np.repeat(noisy[:, None], 2, axis=1), dtype=np.float32
         )
         self._runs: list[list[int]] = (draw.geometric(1 - self._acceptance, (DRAWN, requests)) - 1).tolist()
-        self._noise: list[float] = draw.uniform(0.97, 1.03, DRAWN).tolist()
+        self._noise: list[float] = draw.uniform(0.85, 1.15, DRAWN).tolist()
 
     def _fill(self) -> None:
         """Admits everyone, runs the prompts, then enough rounds to make histories and ages differ."""
         lengths = self._generator.integers(64, 4096, self.case.requests).tolist()
         for i, length in enumerate(lengths):
             self._scheduler.admit(RequestSpec(f"r{i}", length, 2**28, 2**29, proposal_sources=("learned",)))
-        for _ in range(WARM_UP + 12 * self.case.requests):
+        rounds = 0
+        while rounds < WARM_UP:
             plan = self._scheduler.plan()
             if plan is not None:
+                rounds += plan.active_decoders == self.case.requests
                 self._commit(plan)
             if plan is None or len(self._queue) == 2:
                 self._complete()
