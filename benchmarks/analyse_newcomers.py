@@ -52,6 +52,17 @@ ARRIVALS = "azure2023_conv_first40min"
 SLOTS = 64
 FINE_CAPACITY = 1024
 
+FAIR_SHARE = ("newcomer_memory", "fair_share")
+PAIRS: dict[str, tuple[tuple[str, float | str], ...]] = {
+    "fair_share, adaptation_ms 10": (FAIR_SHARE, ("adaptation_ms", 10.0)),
+    "fair_share, adaptation_ms 30": (FAIR_SHARE, ("adaptation_ms", 30.0)),
+    "fair_share, output_token_value 16": (FAIR_SHARE, ("output_token_value", 16.0)),
+    "fair_share, delivery_fairness 0": (FAIR_SHARE, ("delivery_fairness", 0.0)),
+    "phase, adaptation_ms 10": (("newcomer_memory", "phase"), ("adaptation_ms", 10.0)),
+    "decode, decode_age_price 2": (("newcomer_memory", "decode"), ("decode_age_price", 2.0)),
+}
+"""Changes that act on each other; each alone is among the other variants."""
+
 
 class Watch:
     """A Batcher that passes everything on and notes what the steps do to prompts. Times are ns."""
@@ -154,7 +165,7 @@ def variants() -> list[Variant]:
     ):
         found += [Variant("prices", f"{name} {value:g}", ((name, value),)) for value in values]
     found += [
-        Variant("ages", f"decode_age_price {value:g}", (("decode_age_price", value),)) for value in (0.0, 0.01, 1.0)
+        Variant("ages", f"decode_age_price {value:g}", (("decode_age_price", value),)) for value in (0.0, 1.0, 2.0, 5.0)
     ]
     found += [
         Variant("shapes", "no mixed graphs", graphs="no mixed"),
@@ -167,6 +178,7 @@ def variants() -> list[Variant]:
         Variant(
             "one prompt row", "budget 512, one prompt, no mixed", budget=512, prompts_per_step=1, graphs="no mixed"
         ),
+        *(Variant("two at once", name, changes) for name, changes in PAIRS.items()),
         Variant("other rules", "budget 1024", budget=1024),
         Variant("other rules", "budget 2048", budget=2048),
         Variant("other rules", "prefill first", budget=8192, prefill_first=True),
