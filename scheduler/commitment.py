@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scheduler import layout
 from scheduler.errors import InvalidFence, StalePlan
-from scheduler.frames import QUEUEABLE, Frame
+from scheduler.frames import QUEUEABLE, Frame, lane_rows
 from scheduler.plans import CostState, Reason, ScheduledPlan
 from scheduler.state import SchedulerState
 
@@ -71,7 +71,7 @@ def submit(state: SchedulerState, plan: ScheduledPlan, fence: int, pages: int) -
         committed_ns=state.now_ns,
         expected_end_ns=state.start_ns + plan.selected_cost_ns,
         cohort=plan.cohort,
-        rows=plan.cohort.tolist(),
+        rows=lane_rows(plan.cohort),
     )
     state.frames[number] = frame.record()
     state.lanes[number, : len(frame.rows)] = plan.cohort

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from scheduler.plans import Reason
 from scheduler.records import CompletionRecord, ExecutionTiming, FinishReason, GeneratedToken
 from scheduler.state import SchedulerState
 from scheduler.validation import (
+    LaneRow,
     MeasuredInterval,
     checked_confidence,
     checked_interval,
@@ -41,6 +42,28 @@ class Completion:
     def failed(self) -> bool:
         """Every lane failed."""
         return 1 not in self.did[layout.DID_TEACH :: layout.DID_COLUMNS]
+
+
+class _Before(NamedTuple):
+    """The lanes' slots as the completion found them. `dead`: the request was cancelled or had ended; `offers`: slots
+    with a copy offer.
+    """
+
+    emitted: list[int]
+    retiring: list[int]
+    dead: list[bool]
+    offers: list[int]
+
+    @classmethod
+    def of(cls, state: SchedulerState, frame: Frame) -> _Before:
+        """Field by field: copying whole records would take longer than everything else here."""
+        slots, numbers = state.slots, frame.cohort["slot"]
+        ended = (slots["stage"][numbers] == layout.TERMINAL) & (frame.cohort["ceiling"] > 0)
+        dead = (slots["cancelled"][numbers] == 1) | ended
+        offers = numbers[slots["source"][numbers] == layout.COPY]
+        return cls(
+            slots["emitted"][numbers].tolist(), slots["retiring"][numbers].tolist(), dead.tolist(), offers.tolist()
+        )
 
 
 def checked_completion(
@@ -81,17 +104,16 @@ def apply(state: SchedulerState, completion: Completion) -> list[GeneratedToken]
     del state.queue[0]
     state.completed = frame.number
     state.served = {row[0]: row[1] for row in frame.rows}
-    numbers = frame.cohort["slot"]
-    before = state.slots[numbers]
-    dead = (before["cancelled"] == 1) | ((before["stage"] == layout.TERMINAL) & (frame.cohort["ceiling"] > 0))
-    did = np.array(completion.did, np.int64).reshape(-1, layout.DID_COLUMNS)
-    did[dead] = 0
+    before = _Before.of(state, frame)
+    did = np.fromiter(completion.did, np.int64, len(completion.did)).reshape(-1, layout.DID_COLUMNS)
+    if True in before.dead:
+        did[before.dead] = 0
     _run_kernel(state, completion, did)
     if state.ledgers.acceptance.full and not was_full:
         # Until now nothing read the optimistic yields, so they were not kept up to date.
         state.rebuild_acceptance(0, state.request_slots)
-    tokens = _close_lanes(state, completion, before, dead.tolist(), did)
-    _end_offers(state, frame, before)
+    tokens = _close_lanes(state, completion, before, did[:, layout.DID_REACH].tolist())
+    _end_offers(state, before)
     if state.queue:
         rest = state.queue[0]
         rest.expected_end_ns = state.now_ns + rest.cost_ns
@@ -143,52 +165,56 @@ def _run_kernel(state: SchedulerState, completion: Completion, did: npt.NDArray[
 def _close_lanes(
     state: SchedulerState,
     completion: Completion,
-    before: npt.NDArray[np.void],
-    dead: list[bool],
-    did: npt.NDArray[np.int64],
+    before: _Before,
+    reached_limit: list[int],
 ) -> list[GeneratedToken]:
-    """Stages, ends and tokens of each lane, in lane order."""
+    """Stages, ends and tokens of each lane, in lane order. A lane that just goes on decoding costs only its tokens."""
     tokens: list[GeneratedToken] = []
-    first_index = before["emitted"].tolist()
-    retiring = before["retiring"].tolist()
-    reached = did[:, layout.DID_REACH].tolist()
-    for i, (row, record) in enumerate(zip(completion.frame.rows, completion.records, strict=True)):
-        number = row[0]
-        if dead[i]:
+    add, tenants = tokens.append, state.tenants
+    columns = zip(
+        completion.frame.rows,
+        completion.records,
+        before.emitted,
+        before.retiring,
+        reached_limit,
+        before.dead,
+        strict=True,
+    )
+    for row, record, index, retiring, reached, is_dead in columns:
+        number, finished, error = row[0], record.finished, record.error
+        if is_dead:
             _after_dead_lane(state, number)
             continue
-        if record.error is not None:
+        if error is not None:
             stages.drop(state, number)
             continue
-        finished = record.finished
-        if record.emitted_tokens:
-            if finished is None and reached[i]:
+        emitted = record.emitted_tokens
+        if emitted:
+            tenant = tenants[number]
+            assert tenant is not None, "a submitted lane keeps its slot"
+            handle, request_id = record.handle, tenant.spec.request_id
+            for token in emitted:
+                add(GeneratedToken(handle, request_id, token, index))
+                index += 1  # noqa: PLW2901  # the lane's own counter
+            if finished is None and reached:
                 finished = FinishReason.LENGTH
-            tokens += _tokens(state, number, record, first_index[i], finished)
-        if finished is not None:
-            _end(state, number, finished)
-        elif row[5]:
-            stages.after_prefill(state, number)
-        elif not row[4]:
-            stages.after_state_graph(state, number)
-        if retiring[i]:
-            _retire(state, number)
+            if finished is not None:
+                tokens[-1] = GeneratedToken(handle, request_id, emitted[-1], index - 1, finished)
+        if finished is not None or retiring or row[3] or not row[2]:
+            _move_on(state, row, finished)
     return tokens
 
 
-def _tokens(
-    state: SchedulerState, number: int, record: CompletionRecord, first: int, finished: FinishReason | None
-) -> list[GeneratedToken]:
-    tenant = state.tenants[number]
-    assert tenant is not None
-    handle, request_id, emitted = tenant.handle, tenant.spec.request_id, record.emitted_tokens
-    if finished is None:
-        return [GeneratedToken(handle, request_id, token, first + i) for i, token in enumerate(emitted)]
-    last = len(emitted) - 1
-    return [
-        GeneratedToken(handle, request_id, token, first + i, finished if i == last else None)
-        for i, token in enumerate(emitted)
-    ]
+def _move_on(state: SchedulerState, row: LaneRow, finished: FinishReason | None) -> None:
+    """What changes for a lane that does more than decode on: it ends, a prompt or state lane, or it retires."""
+    number = row[0]
+    if finished is not None:
+        _end(state, number, finished)
+    elif row[3]:
+        stages.after_prefill(state, number)
+    elif not row[2]:
+        stages.after_state_graph(state, number)
+    _retire(state, number)
 
 
 def _after_dead_lane(state: SchedulerState, number: int) -> None:
@@ -213,11 +239,8 @@ def _retire(state: SchedulerState, number: int) -> None:
         stages.retire(state, number)
 
 
-def _end_offers(state: SchedulerState, frame: Frame, before: npt.NDArray[np.void]) -> None:
+def _end_offers(state: SchedulerState, before: _Before) -> None:
     """A copy offer ends with the next completion of its request: it was for the position before."""
-    offers = before["source"] == layout.COPY
-    if not offers.any():
-        return
-    for number in frame.cohort["slot"][offers].tolist():
+    for number in before.offers:
         if state.tenants[number] is not None:
             stages.set_offer(state, number, 0)

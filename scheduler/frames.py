@@ -68,6 +68,12 @@ class Frame:
         )
 
 
+def lane_rows(cohort: npt.NDArray[np.void]) -> list[LaneRow]:
+    """The lanes' slots, generations, ceilings and prompt tokens."""
+    columns = (cohort[name].tolist() for name in ("slot", "generation", "ceiling", "prompt_tokens"))
+    return list(zip(*columns, strict=True))
+
+
 def may_queue(queue: list[Frame], now_ns: int) -> bool:
     """Whether another plan may be made: no frame, or one whose kind queues, whose cost was known, and which has not
     overrun its expected end.

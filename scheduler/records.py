@@ -20,7 +20,7 @@ class FinishReason(enum.Enum):
     ERROR = "error"  # the program failed
 
 
-class RequestHandle(msgspec.Struct, frozen=True):
+class RequestHandle(msgspec.Struct, frozen=True, gc=False):
     """A resident request: its slot and the slot's generation. A reused slot has a new generation."""
 
     slot: int
@@ -134,7 +134,7 @@ class ExecutionTiming(msgspec.Struct, frozen=True):
     exposed_delivery_ns: int = 0
 
 
-class GeneratedToken(msgspec.Struct, frozen=True):
+class GeneratedToken(msgspec.Struct, frozen=True, gc=False):
     """One committed output token, to be published.
 
     `index` counts the request's output tokens from 0. `finished` is set on the last token of a request.

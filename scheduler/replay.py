@@ -16,7 +16,7 @@ import numpy as np
 from scheduler import layout
 from scheduler.catalog import Catalog
 from scheduler.errors import InvalidCheckpoint
-from scheduler.frames import Frame
+from scheduler.frames import Frame, lane_rows
 from scheduler.ledgers import Episode, Ledgers
 from scheduler.plans import (
     PLAN_FIELDS,
@@ -260,5 +260,5 @@ def _frame(saved: SavedFrame) -> Frame:
         saved.committed_ns,
         saved.expected_end_ns,
         plan.cohort,
-        plan.cohort.tolist(),
+        lane_rows(plan.cohort),
     )

@@ -14,8 +14,8 @@ from scheduler.catalog import MAX_DURATION_NS
 from scheduler.errors import InvalidCompletion
 from scheduler.records import CompletionRecord, ExecutionTiming, FinishReason
 
-LaneRow = tuple[int, int, int, int, int, int, int, float]
-"""A layout.LANE record as Python numbers: slot, generation, epoch, rows, ceiling, prompt tokens, source, expected."""
+LaneRow = tuple[int, int, int, int]
+"""A lane of a frame as Python numbers: slot, generation, ceiling, prompt tokens."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def did_columns(lanes: Sequence[LaneRow], records: Sequence[CompletionRecord], d
     flat: list[int] = []
     for lane, record in zip(lanes, records, strict=True):
         consumed, accepted, offered = record.consumed_prompt_tokens, record.accepted_tokens, record.offered_tokens
-        emitted, ceiling, prompt = len(record.emitted_tokens), lane[4], lane[5]
+        emitted, ceiling, prompt = len(record.emitted_tokens), lane[2], lane[3]
         if record.error is not None:
             _check_failed(record)
             flat += (0, 0, 0, 0, 0, 0)
@@ -115,7 +115,7 @@ def _check_failed(record: CompletionRecord) -> None:
 
 
 def _refused(lane: LaneRow, record: CompletionRecord) -> InvalidCompletion:
-    ceiling, prompt = lane[4], lane[5]
+    _, _, ceiling, prompt = lane
     allowed = f"{prompt} prompt tokens consumed and "
     if prompt or not ceiling:
         allowed += f"{ceiling} tokens emitted, no drafts"
@@ -139,11 +139,12 @@ def checked_confidence(
 
     Raises InvalidCompletion for another shape and for a probability outside [0, 1] in a lane that did not fail.
     """
-    values = _as_array(confidence, np.float32, (2, slots, capacity), "confidence")
-    inside = (values >= 0.0) & (values <= 1.0)
-    if not all(inside[:, slot, :count].all() for slot, count in _evaluated(lanes, did, depth)):
+    values: npt.NDArray[np.float32] = _as_array(confidence, np.float32, (2, slots, capacity), "confidence")
+    # Mostly every value is a probability, also of slots that took no part; only otherwise the lanes are looked at.
+    if not _inside(values) and not all(_inside(values[:, s, :n]) for s, n in _evaluated(lanes, did, depth)):
         raise InvalidCompletion("confidence: every evaluated probability must be from 0 to 1")
-    return np.ascontiguousarray(values[1])
+    joint: npt.NDArray[np.float32] = values[1]
+    return joint
 
 
 def checked_survival(
@@ -155,9 +156,14 @@ def checked_survival(
     """
     values = _as_array(survival, np.float64, (slots, capacity), "survival")
     allowed = ((values >= 0.0) & (values <= 1.0)) | np.isnan(values)
-    if not all(allowed[slot, :count].all() for slot, count in _evaluated(lanes, did, depth)):
+    if not allowed.all() and not all(allowed[s, :n].all() for s, n in _evaluated(lanes, did, depth)):
         raise InvalidCompletion("survival: every evaluated value must be from 0 to 1")
     return values
+
+
+def _inside(values: npt.NDArray[Any]) -> bool:
+    """Every value is a probability; NaN is none."""
+    return not values.size or bool(values.min() >= 0.0 and values.max() <= 1.0)
 
 
 def _as_array(values: Any, dtype: Any, shape: tuple[int, ...], name: str) -> npt.NDArray[Any]:
@@ -173,7 +179,7 @@ def _as_array(values: Any, dtype: Any, shape: tuple[int, ...], name: str) -> npt
 def _evaluated(lanes: Sequence[LaneRow], did: Sequence[int], depth: int) -> list[tuple[int, int]]:
     """(slot, depths evaluated) of the lanes that did not fail."""
     return [
-        (lane[0], min(depth, lane[4] - 1))
+        (lane[0], min(depth, lane[2] - 1))
         for lane, teaches in zip(lanes, did[layout.DID_TEACH :: layout.DID_COLUMNS], strict=True)
-        if teaches and lane[4] > 1
+        if teaches and lane[2] > 1
     ]
