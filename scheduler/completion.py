@@ -102,7 +102,7 @@ def apply(state: SchedulerState, completion: Completion) -> list[GeneratedToken]
     was_full = state.ledgers.acceptance.full
     _charge_ledgers(state, completion)
     del state.queue[0]
-    state.completed = frame.number
+    state.completed, state.completed_fence = frame.number, frame.fence
     state.served = {row[0]: row[1] for row in frame.rows}
     before = _Before.of(state, frame)
     did = np.fromiter(completion.did, np.int64, len(completion.did)).reshape(-1, layout.DID_COLUMNS)

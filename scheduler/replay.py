@@ -231,6 +231,7 @@ def load(state: SchedulerState, saved: Saved) -> None:
     state.free_slots = [number for number, tenant in enumerate(state.tenants) if tenant is None]
     state.queue = [_frame(frame) for frame in saved.queue]
     state.completed, state.served = saved.completed, saved.served
+    state.completed_fence = int(state.frames[saved.completed]["fence"]) if saved.completed >= 0 else 0
     state.unpublished_snapshots = dict.fromkeys(saved.unpublished_snapshots)
     state.resources = saved.resources
     _load_ledgers(state.ledgers, saved.ledgers)

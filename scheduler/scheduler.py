@@ -33,6 +33,7 @@ from scheduler.shapes import GraphKind
 from scheduler.state import Resources, SchedulerState, Tenant
 
 MAX_REQUEST_SLOTS = 4096
+MOST_NOTED_PUBLICATIONS = 4096
 DEFAULT_PAGE_TOKENS = 16
 DEFAULT_CHECKPOINT_FRACTION = 0.05
 
@@ -341,7 +342,12 @@ class RequestScheduler:
         state = self._state
         if state.served.get(handle.slot) != handle.generation or state.completed_fence != fence:
             raise InvalidFence(f"slot {handle.slot} has no output of fence {fence} to publish")
-        state.note_publication(handle.slot)
+        # Applied by refresh(), all of them in one call: a kernel call each would take longer than the rest of this.
+        state.published.append(handle.slot)
+        state.published_ns.append(state.now_ns)
+        state.views_stale = True
+        if len(state.published) >= MOST_NOTED_PUBLICATIONS:
+            state.refresh()
 
     def checkpoint(self) -> bytes:
         """The whole state; restore() continues it, decision for decision."""

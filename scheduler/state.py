@@ -64,7 +64,9 @@ class SchedulerState:
     frames: layout.FRAME [3]; lanes: layout.LANE [3, S]; participants: layout.PARTICIPANT [3, S]; works: int64 [S, C],
     the prompt tokens that each slot could consume next on each capacity.
     queue: the frames in flight, oldest first; completed: record number of the last completed frame, -1 without;
-    served: generation by slot of that frame's lanes. acceptance: estimates and what derives from them (S3).
+    completed_fence: its fence; served: generation by slot of its lanes. acceptance: estimates and what derives from
+    them (S3).
+    published, published_ns: slots whose output of that frame became visible, and when, not applied yet.
     views_stale: the slots' view_* fields are behind what has happened since refresh().
     """
 
@@ -102,11 +104,11 @@ class SchedulerState:
         self.slot_of: dict[str, int] = {}
         self.unpublished_snapshots: dict[str, None] = {}
         self.queue: list[Frame] = []
-        self.completed = -1
+        self.completed, self.completed_fence = -1, 0
         self.served: dict[int, int] = {}
         self.resources = Resources()
-        self._published: list[int] = []
-        self._published_ns: list[int] = []
+        self.published: list[int] = []
+        self.published_ns: list[int] = []
         self.views_stale = False
         self.now_ns = self.last_fence = self.tick = self.admissions = 0
         self.checkpoint_fraction = 0.0
@@ -124,11 +126,6 @@ class SchedulerState:
         row["deterministic"] = int(policy.prefill_chunking == "deterministic")
         row["fixed_width"] = self.fixed_width
         row["newcomer"] = NEWCOMER_MEMORIES.index(policy.newcomer_memory)
-
-    @property
-    def completed_fence(self) -> int:
-        """The fence of the last completed frame, 0 before the first."""
-        return int(self.frames[self.completed]["fence"]) if self.completed >= 0 else 0
 
     @property
     def start_ns(self) -> int:
@@ -202,12 +199,6 @@ class SchedulerState:
         a = self.acceptance
         self.kernels.start_memories(self.slots, self.graphs, self.policy_row, a.prior, a.yields, self.works)
 
-    def note_publication(self, number: int) -> None:
-        """Output of the last completed frame became visible now. Applied by refresh(), all of them in one call."""
-        self._published.append(number)
-        self._published_ns.append(self.now_ns)
-        self.views_stale = True
-
     def refresh(self) -> None:
         """Applies noted publications, then projects every slot over the queue (S10), if anything has changed.
 
@@ -216,15 +207,15 @@ class SchedulerState:
         if not self.views_stale:
             return
         self.kernels.publish_lanes(
-            len(self._published),
-            np.array(self._published, np.int64),
-            np.array(self._published_ns, np.int64),
+            len(self.published),
+            np.array(self.published, np.int64),
+            np.array(self.published_ns, np.int64),
             *self.flight(),
             self.slots,
             self.policy_row,
             self.frames,
             self.participants,
         )
-        self._published.clear()
-        self._published_ns.clear()
+        self.published.clear()
+        self.published_ns.clear()
         self.views_stale = False
