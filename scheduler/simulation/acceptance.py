@@ -7,6 +7,7 @@ accepted drafts is drawn from it.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +18,7 @@ from scheduler.simulation.tables import Row, read_rows
 POSITION_COLUMNS = tuple(f"pos{i}" for i in range(1, 9))
 LARGEST_DEPTH = 63
 _TABLE = 1 << 16
+_SMALLEST = 1e-30
 _STRIDE = 40_503  # odd, so that an answer's positions visit the whole table
 
 
@@ -103,6 +105,9 @@ class AcceptanceLuck:
         self._uniform: NDArray[np.float64] = generator.random(_TABLE)
         self._mood: NDArray[np.float64] = spread * generator.uniform(-1.0, 1.0, _TABLE)
         self._exponents: NDArray[np.float64] = np.exp(heterogeneity * generator.standard_normal(_TABLE))
+        # Requests that are all alike share one table of outcomes and of confidence.
+        self._outcomes = None if heterogeneity else self._drawn(self._curve, np.arange(_TABLE))
+        self._known = None if heterogeneity else self._confidence(self._curve[None, :], np.arange(_TABLE))
 
     def curve(self, request_index: int) -> NDArray[np.float64]:
         """The request's mean survival, [depth]."""
@@ -113,9 +118,29 @@ class AcceptanceLuck:
 
         The round after n of `output_tokens` tokens is [output_tokens - n].
         """
-        rounds = first_round(request_index) + np.arange(output_tokens, -1, -1)
-        survival = self.survival(self.curve(request_index)[None, :], rounds)
-        return bytes((survival > self._uniform[rounds % _TABLE][:, None]).sum(axis=1).tolist())
+        rounds = (first_round(request_index) + np.arange(output_tokens, -1, -1)) % _TABLE
+        if self._outcomes is not None:
+            return self._outcomes[rounds].tobytes()
+        return self._drawn(self.curve(request_index), rounds).tobytes()
+
+    def _drawn(self, curve: NDArray[np.float64], rounds: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Accepted drafts of these rounds of a request with this curve."""
+        survived = self.survival(curve[None, :], rounds) > self._uniform[rounds][:, None]
+        return np.asarray(survived.sum(axis=1), dtype=np.uint8)
+
+    def confidence(self, curves: NDArray[np.float64], rounds: Sequence[int]) -> NDArray[np.float32]:
+        """What a confidence head says of these rounds: conditional and joint probabilities, [2, rounds, depth].
+
+        `curves`: [rounds, depth].
+        """
+        at = np.array(rounds, dtype=np.int64) % _TABLE
+        return self._confidence(curves, at) if self._known is None else self._known[:, at]
+
+    def _confidence(self, curves: NDArray[np.float64], rounds: NDArray[np.int64]) -> NDArray[np.float32]:
+        joint = self.survival(curves, rounds)
+        conditional = joint.copy()
+        conditional[:, 1:] /= np.maximum(joint[:, :-1], _SMALLEST)
+        return np.minimum(np.stack((conditional, joint)), 1.0).astype(np.float32)
 
     def survival(self, curves: NDArray[np.float64], rounds: ArrayLike) -> NDArray[np.float64]:
         """The rounds' own survival [rounds, depth], which `accepted` is drawn from.

@@ -22,7 +22,6 @@ INFERENCE_KINDS = frozenset(
     {GraphKind.PREFILL, GraphKind.SCORED_PREFILL, GraphKind.DECODE, GraphKind.SPECULATIVE, GraphKind.MIXED}
 )
 STOP = FinishReason.STOP
-SMALLEST_PROBABILITY = 1e-30
 
 
 class Live:
@@ -161,12 +160,8 @@ class Execution:
         assert self._luck is not None, "a step with drafts was refused"
         slots = [live.handle.slot for live in lives]
         rounds = [live.last_round - live.output_left for live in lives]
-        joint = self._luck.survival(self._curves[slots], rounds)
-        conditional = joint.copy()
-        conditional[:, 1:] /= np.maximum(joint[:, :-1], SMALLEST_PROBABILITY)
-        sidecar[0, slots] = conditional
-        sidecar[1, slots] = joint
-        return np.minimum(sidecar, np.float32(1.0), out=sidecar)
+        sidecar[:, slots] = self._luck.confidence(self._curves[slots], rounds)
+        return sidecar
 
 
 def packed(shape: GraphShape) -> bool:
@@ -178,12 +173,13 @@ def device_rows(target_rows: int, ceilings: Sequence[int], joint: NDArray[np.flo
     """Rows of each decoder when the device divides P target rows (S2).
 
     Every decoder gets one, then the best joint prefix probability is admitted, ties by the shorter prefix, then the
-    earlier lane, up to each lane's ceiling. `joint`: [lanes, depth], not rising with depth; lanes in slot order.
+    earlier lane, up to each lane's ceiling, which is at most depth + 1. `joint`: [lanes, depth], not rising with
+    depth; lanes in slot order.
     """
-    wanted = np.minimum(np.asarray(ceilings), joint.shape[1] + 1)
+    if sum(ceilings) <= target_rows:
+        return list(ceilings)
+    wanted = np.asarray(ceilings)
     left = target_rows - len(ceilings)
-    if wanted.sum() - len(ceilings) <= left:
-        return [int(rows) for rows in wanted]
     lanes, depths = np.nonzero(np.arange(1, joint.shape[1] + 1)[None, :] < wanted[:, None])
     best = np.lexsort((lanes, depths, -joint[lanes, depths]))[:left]
     return [1 + int(count) for count in np.bincount(lanes[best], minlength=len(ceilings))]
