@@ -33,7 +33,7 @@ def verification_width(verification: str) -> int:
     """0 for "adaptive", N for "fixed:N". Raises InvalidCatalog for anything else."""
     if verification == "adaptive":
         return 0
-    match = re.fullmatch(r"fixed:(\d{1,2})", verification, flags=re.ASCII)
+    match = re.fullmatch(r"fixed:(\d{1,2})", verification, flags=re.ASCII) if isinstance(verification, str) else None
     if match is None or not 1 <= int(match[1]) <= MAX_TARGET_WIDTH:
         raise InvalidCatalog(
             f"verification {verification!r}: write adaptive, or fixed:N with N from 1 to {MAX_TARGET_WIDTH}"

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scheduler import layout
+from scheduler.checks import MAX_TIME_NS, whole
 from scheduler.errors import InvalidCatalog, InvalidObservation
 from scheduler.plans import CostState
 from scheduler.shapes import Allocation, GraphKind, GraphShape
@@ -45,13 +46,16 @@ class Catalog:
 
     Durations always start unknown, whatever was measured elsewhere. `graphs` is the same as layout.GRAPH records, which
     kernels read; `capacities` are the distinct prompt capacities, ascending. Raises InvalidCatalog for an empty
-    catalog or a shape that is listed twice.
+    catalog, for what is no GraphShape and for a shape that is listed twice.
     """
 
     def __init__(self, shapes: Iterable[GraphShape], ttl_ns: int = DEFAULT_TTL_NS) -> None:
         self._shapes = tuple(shapes)
         if not self._shapes:
             raise InvalidCatalog("the catalog holds no graph; prepare at least one shape")
+        for shape in self._shapes:
+            if not isinstance(shape, GraphShape):
+                raise InvalidCatalog(f"the catalog holds {shape!r}, which is no GraphShape")
         self._position = {shape: i for i, shape in enumerate(self._shapes)}
         if len(self._position) != len(self._shapes):
             twice = next(s for s in self._shapes if self._shapes.count(s) > 1)
@@ -118,10 +122,14 @@ class Catalog:
         """Adds one sample: the median of the last nine while fresh, a replacement once stale (S6).
 
         A duration of 0 (none was measured) changes nothing. Raises InvalidObservation for anything that is no
-        whole number of ns from 0 to one hour.
+        whole number of ns from 0 to one hour, and for a time that is no whole number of ns from 0.
         """
-        if isinstance(duration_ns, bool) or not isinstance(duration_ns, int) or not 0 <= duration_ns <= MAX_DURATION_NS:
+        if not whole(duration_ns, 0, MAX_DURATION_NS):
             raise InvalidObservation(f"{shape.label}: a duration of {duration_ns!r} ns; allowed are 0 to one hour")
+        if not whole(now_ns, 0, MAX_TIME_NS):
+            raise InvalidObservation(
+                f"{shape.label}: observed at {now_ns!r} ns; times are whole ns from 0, below 2**62"
+            )
         if duration_ns:
             self.add_sample(self.position(shape), duration_ns, now_ns)
         return self.estimate(shape, now_ns)

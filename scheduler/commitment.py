@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from scheduler import layout
+from scheduler.checks import whole
 from scheduler.errors import InvalidFence, StalePlan
 from scheduler.frames import QUEUEABLE, Frame, lane_rows
 from scheduler.plans import CostState, Reason, ScheduledPlan
 from scheduler.state import SchedulerState
 
 FRAME_SLOTS = 2
+MAX_FENCE = 2**63 - 1
 
 
 def check(state: SchedulerState, plan: ScheduledPlan, fence: int) -> int:
     """The new pages that the plan's lanes need. Raises InvalidFence, or StalePlan when state has moved on."""
-    if isinstance(fence, bool) or not isinstance(fence, int) or fence <= state.last_fence or fence >= 2**63:
-        raise InvalidFence(f"fence {fence} does not rise above {state.last_fence}")
+    if not whole(fence, state.last_fence + 1, MAX_FENCE):
+        raise InvalidFence(
+            f"fence {fence!r} must be a whole number above {state.last_fence}, the last, and below 2**63"
+        )
+    _check_origin(state, plan)
     if len(state.queue) >= FRAME_SLOTS:
         raise StalePlan(f"frames {[frame.fence for frame in state.queue]} are in flight; plan again after one of them")
     if plan.tick != state.tick:
@@ -28,6 +33,20 @@ def check(state: SchedulerState, plan: ScheduledPlan, fence: int) -> int:
     if not state.ledgers.may_open(plan.reason):
         raise StalePlan(f"the credit for {plan.reason.value} is no longer there; plan again")
     return _checked_lanes(state, plan)
+
+
+def _check_origin(state: SchedulerState, plan: ScheduledPlan) -> None:
+    """Raises StalePlan for a plan made by hand, or over a catalog or slots that this scheduler does not have."""
+    shapes = state.catalog.shapes
+    own = (
+        isinstance(plan, ScheduledPlan)
+        and plan.cohort is not None
+        and 0 <= plan.graph < len(shapes)
+        and (shapes[plan.graph] is plan.shape or shapes[plan.graph] == plan.shape)
+        and max(plan.cohort["slot"].tolist()) < state.request_slots
+    )
+    if not own:
+        raise StalePlan("this is no plan that plan() of this scheduler made; plan again and commit its answer")
 
 
 def _checked_lanes(state: SchedulerState, plan: ScheduledPlan) -> int:

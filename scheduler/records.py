@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import enum
 import itertools
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
+from scheduler.checks import storable_text, whole
 from scheduler.errors import InvalidRequest
 
 
@@ -28,6 +31,8 @@ class RequestHandle(msgspec.Struct, frozen=True, gc=False):
 
 
 PROPOSAL_SOURCES = ("learned", "copy")
+MAX_TOKENS = 2**31 - 1
+_SWITCHES = ("grammar", "host_stop", "host_fed", "scored", "restoring")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,34 +76,68 @@ class RequestSpec:
     continues: str | None = None
 
     def __post_init__(self) -> None:
+        self._check_names()
         for name in ("prompt_tokens", "max_output_tokens", "context_capacity"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
-                raise InvalidRequest(f"{name} is {value!r}; it must be a whole number from 1 to {2**31 - 1}")
-        if not 0 <= self.cached_tokens < self.prompt_tokens:
+            if not whole(value, 1, MAX_TOKENS):
+                raise InvalidRequest(f"{name} is {value!r}; it must be a whole number from 1 to {MAX_TOKENS}")
+        if not whole(self.cached_tokens, 0, self.prompt_tokens - 1):
             raise InvalidRequest(
-                f"cached_tokens is {self.cached_tokens}; it must be at least 0 and leave one of "
+                f"cached_tokens is {self.cached_tokens!r}; it must be a whole number, at least 0, and leave one of "
                 f"{self.prompt_tokens} prompt tokens to compute"
             )
-        for source in self.proposal_sources:
+        self._check_places()
+
+    def _check_names(self) -> None:
+        """Ids, sources and switches."""
+        if not storable_text(self.request_id) or not (self.continues is None or storable_text(self.continues)):
+            raise InvalidRequest(
+                f"request_id {self.request_id!r}, continues {self.continues!r}: ids are text that UTF-8 can hold"
+            )
+        for source in _listed("proposal_sources", self.proposal_sources):
             if source not in PROPOSAL_SOURCES:
                 raise InvalidRequest(f"proposal source {source!r}; allowed are {', '.join(PROPOSAL_SOURCES)}")
-        _check_rising("message_boundaries", list(self.message_boundaries), self.prompt_tokens)
-        _check_spans("atomic_spans", list(self.atomic_spans), self.prompt_tokens)
-        _check_spans("images", [(i.first_token, i.end_token) for i in self.images], self.prompt_tokens)
+        for name in _SWITCHES:
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidRequest(f"{name} is {getattr(self, name)!r}; it must be True or False")
+
+    def _check_places(self) -> None:
+        """Message boundaries, atomic spans and images: whole numbers at places of the prompt."""
+        tokens = self.prompt_tokens
+        _check_rising("message_boundaries", _listed("message_boundaries", self.message_boundaries), tokens)
+        _check_spans("atomic_spans", _listed("atomic_spans", self.atomic_spans), tokens)
+        images = _listed("images", self.images)
+        for image in images:
+            if not isinstance(image, ImageSpan) or not whole(image.feature_rows, 1, MAX_TOKENS):
+                raise InvalidRequest(f"images: {image!r}; each is an ImageSpan of 1 to {MAX_TOKENS} feature rows")
+        _check_spans("images", [(i.first_token, i.end_token) for i in images], tokens)
 
 
-def _check_rising(name: str, positions: list[int], prompt_tokens: int) -> None:
-    if any(a >= b for a, b in itertools.pairwise(positions)) or any(
-        not 0 < position <= prompt_tokens for position in positions
+def _listed(name: str, values: object) -> Sequence[Any]:
+    if not isinstance(values, tuple | list):
+        raise InvalidRequest(f"{name} is {values!r}; it must be a tuple")
+    return values
+
+
+def _check_rising(name: str, positions: Sequence[Any], prompt_tokens: int) -> None:
+    if any(not whole(position, 1, prompt_tokens) for position in positions) or any(
+        a >= b for a, b in itertools.pairwise(positions)
     ):
-        raise InvalidRequest(f"{name} {positions[:4]}: they must rise within 1 to {prompt_tokens}")
+        raise InvalidRequest(
+            f"{name} {list(positions[:4])}: they must be whole numbers that rise within 1 to {prompt_tokens}"
+        )
 
 
-def _check_spans(name: str, spans: list[tuple[int, int]], prompt_tokens: int) -> None:
-    ends = [0, *(end for _, end in spans)]
-    if any(not before <= first < end <= prompt_tokens for before, (first, end) in zip(ends, spans, strict=False)):
-        raise InvalidRequest(f"{name} {spans[:4]}: they must be ascending, disjoint and within the prompt")
+def _check_spans(name: str, spans: Sequence[Any], prompt_tokens: int) -> None:
+    before = 0
+    for span in spans:
+        pair = isinstance(span, tuple | list) and len(span) == 2 and all(whole(end, 0, prompt_tokens) for end in span)
+        if not pair or not before <= span[0] < span[1]:
+            raise InvalidRequest(
+                f"{name} {list(spans[:4])}: they must be (first, end) pairs of whole numbers, ascending, disjoint and "
+                "within the prompt"
+            )
+        before = span[1]
 
 
 class CompletionRecord(msgspec.Struct, frozen=True):

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
 from scheduler import layout
 from scheduler.catalog import Catalog
-from scheduler.errors import InvalidCheckpoint
+from scheduler.checks import MAX_TIME_NS, whole
+from scheduler.commitment import FRAME_SLOTS
+from scheduler.errors import InvalidCheckpoint, InvalidPolicy
 from scheduler.frames import Frame, lane_rows
 from scheduler.ledgers import Episode, Ledgers
+from scheduler.load_settings import LoadSettings
 from scheduler.plans import (
     PLAN_FIELDS,
     Alternative,
@@ -38,20 +41,7 @@ from scheduler.state import Resources, SchedulerState, Tenant
 VERSION = 1
 _MAGIC = b"helios-scheduler"
 _HEADER = len(_MAGIC) + 4
-
-
-class Settings(msgspec.Struct, frozen=True):
-    """The arguments of RequestScheduler beside catalog and policy."""
-
-    request_slots: int
-    checkpoint_extra_work_fraction: float
-    verification: str
-    image_feature_rows: int
-    completion_token_capacity: int
-
-    def arguments(self) -> tuple[Any, ...]:
-        """In the constructor's order."""
-        return msgspec.structs.astuple(self)
+_T = TypeVar("_T")
 
 
 class SavedPlan(msgspec.Struct):
@@ -114,13 +104,18 @@ class SavedLedgers(msgspec.Struct):
     episode: tuple[Reason, int] | None
 
 
-class Saved(msgspec.Struct):
-    """Everything that a checkpoint holds."""
+class Head(msgspec.Struct):
+    """What says whether the rest can be read."""
 
     version: int
     layout: str
+
+
+class Saved(Head):
+    """Everything that a checkpoint holds."""
+
     shapes: tuple[GraphShape, ...]
-    settings: Settings
+    settings: LoadSettings
     coefficients: dict[str, float | int | str]
     estimates: list[tuple[list[int], int, int]]
     arrays: dict[str, bytes]
@@ -137,8 +132,11 @@ class Saved(msgspec.Struct):
     admissions: int
 
     def policy(self) -> PolicyConfig:
-        """The policy in force."""
-        return PolicyConfig(**self.coefficients)  # type: ignore[arg-type]  # checked by PolicyConfig
+        """The policy in force. Raises InvalidCheckpoint for coefficients that this program does not know."""
+        try:
+            return PolicyConfig().merged(self.coefficients)
+        except InvalidPolicy as why:
+            raise InvalidCheckpoint(f"the checkpoint's policy cannot be used: {why}") from None
 
 
 def _arrays(state: SchedulerState) -> dict[str, np.ndarray[Any, Any]]:
@@ -162,7 +160,7 @@ def layout_digest() -> str:
     return hashlib.sha256(repr(described).encode()).hexdigest()[:16]
 
 
-def encode(state: SchedulerState, settings: Settings) -> bytes:
+def encode(state: SchedulerState, settings: LoadSettings) -> bytes:
     """The state as bytes; publications must have been applied."""
     ledgers, episode = state.ledgers, state.ledgers.episode
     saved = Saved(
@@ -205,22 +203,68 @@ def _saved_frame(frame: Frame) -> SavedFrame:
 
 def decode(data: bytes, catalog: Catalog) -> Saved:
     """What encode() wrote, checked. Raises InvalidCheckpoint; nothing has been changed."""
+    if not isinstance(data, bytes):
+        raise InvalidCheckpoint(f"a checkpoint is bytes, not {type(data).__name__}")
     payload = data[_HEADER:]
     if data[: len(_MAGIC)] != _MAGIC or zlib.crc32(payload).to_bytes(4, "big") != data[len(_MAGIC) : _HEADER]:
         raise InvalidCheckpoint("these bytes are no scheduler checkpoint, or they are damaged")
-    try:
-        saved = msgspec.msgpack.decode(payload, type=Saved)
-    except msgspec.MsgspecError as why:
-        raise InvalidCheckpoint(f"the checkpoint cannot be read: {why}") from None
-    if saved.version != VERSION or saved.layout != layout_digest():
-        raise InvalidCheckpoint(f"the checkpoint is of another version ({saved.version}); this one reads {VERSION}")
+    head = _read(payload, Head)
+    if (head.version, head.layout) != (VERSION, layout_digest()):
+        raise InvalidCheckpoint(
+            f"the checkpoint is of version {head.version}, layout {head.layout}; this program reads version {VERSION}, "
+            f"layout {layout_digest()}"
+        )
+    saved = _read(payload, Saved)
     if saved.shapes != catalog.shapes:
         raise InvalidCheckpoint("the checkpoint is of another catalog: its shapes or their order differ")
     return saved
 
 
+def _read(payload: bytes, kind: type[_T]) -> _T:
+    try:
+        return msgspec.msgpack.decode(payload, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as why:
+        raise InvalidCheckpoint(f"the checkpoint cannot be read: {why}") from None
+
+
+def _check_fits(state: SchedulerState, saved: Saved) -> None:
+    """Raises InvalidCheckpoint for parts of other sizes, or at places that are not there.
+
+    The checksum has found damage before; this keeps bytes that were written by another program from being taken.
+    """
+    sizes = {name: array.nbytes for name, array in _arrays(state).items()}
+    slots = [tenant.handle.slot for tenant in saved.tenants]
+    frames = [frame.number for frame in saved.queue]
+    known = set(slots)
+    fits = (
+        sizes == {name: len(held) for name, held in saved.arrays.items()}
+        and len(saved.estimates) == len(state.catalog.shapes)
+        and all(whole(number, -1, MAX_TIME_NS) for samples, *times in saved.estimates for number in (*samples, *times))
+        and all(whole(slot, 0, state.request_slots - 1) for slot in slots)
+        and len(known) == len(slots) == len({tenant.spec.request_id for tenant in saved.tenants})
+        and len(frames) <= FRAME_SLOTS
+        and len({saved.completed, *frames}) == 1 + len(frames)
+        and all(0 <= number < layout.FRAMES for number in frames)
+        and -1 <= saved.completed < layout.FRAMES
+        and all(_frame_fits(frame, known, len(state.catalog.shapes)) for frame in saved.queue)
+    )
+    if not fits:
+        raise InvalidCheckpoint("the checkpoint's parts do not fit each other or this catalog")
+
+
+def _frame_fits(frame: SavedFrame, slots: set[int], shapes: int) -> bool:
+    cohort = frame.plan.cohort
+    if len(cohort) % layout.LANE.itemsize or not 0 <= frame.plan.graph < shapes:
+        return False
+    return {*np.frombuffer(cohort, layout.LANE)["slot"].tolist()} <= slots
+
+
 def load(state: SchedulerState, saved: Saved) -> None:
-    """Makes a fresh state of the same catalog and settings what it was when it was saved."""
+    """Makes a fresh state of the same catalog and settings what it was when it was saved.
+
+    Raises InvalidCheckpoint, before anything has changed, for contents that do not fit the state.
+    """
+    _check_fits(state, saved)
     state.catalog.load(saved.estimates)
     for name, array in _arrays(state).items():
         array[...] = np.frombuffer(saved.arrays[name], array.dtype).reshape(array.shape)

@@ -5,13 +5,13 @@ Up to two frames are in flight (S10): plan() may be called again while ordinary 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from scheduler import admission, checkpoints, commitment, completion, layout, replay, stages
 from scheduler.capacity import DEFAULT_COMPLETION_TOKEN_CAPACITY, select
 from scheduler.catalog import Catalog
+from scheduler.checks import MAX_TIME_NS, whole
 from scheduler.errors import (
     ClockWentBack,
     DuplicateRequest,
@@ -24,15 +24,22 @@ from scheduler.errors import (
 )
 from scheduler.frames import may_queue
 from scheduler.kernels.loader import load_kernels
+from scheduler.load_settings import LoadSettings, check_catalog, check_policy
 from scheduler.planning import CandidateTuple, Planner
 from scheduler.plans import BarredBy, ScheduledPlan
 from scheduler.policy import PolicyConfig
 from scheduler.prompts import Prompt
-from scheduler.records import CompletionRecord, ExecutionTiming, GeneratedToken, RequestHandle, RequestSpec
+from scheduler.records import (
+    MAX_TOKENS,
+    CompletionRecord,
+    ExecutionTiming,
+    GeneratedToken,
+    RequestHandle,
+    RequestSpec,
+)
 from scheduler.shapes import GraphKind
 from scheduler.state import Resources, SchedulerState, Tenant
 
-MAX_REQUEST_SLOTS = 4096
 MOST_NOTED_PUBLICATIONS = 4096
 DEFAULT_PAGE_TOKENS = 16
 DEFAULT_CHECKPOINT_FRACTION = 0.05
@@ -47,7 +54,7 @@ class RequestScheduler:
 
     `verification`: "adaptive" or "fixed:N" (S2). `image_feature_rows`: image features that the device stores at a time,
     0 without a limit (S5). `completion_token_capacity`: widest MIXED round (S12). Raises InvalidCatalog for
-    shapes that the load cannot use and InvalidRequest for settings outside their range.
+    shapes that the load cannot use, InvalidRequest for settings outside their range, InvalidPolicy for no policy.
     """
 
     def __init__(
@@ -60,23 +67,16 @@ class RequestScheduler:
         image_feature_rows: int = 0,
         completion_token_capacity: int = DEFAULT_COMPLETION_TOKEN_CAPACITY,
     ) -> None:
-        if not 1 <= request_slots <= MAX_REQUEST_SLOTS:
-            raise InvalidRequest(f"request_slots is {request_slots}; it must be from 1 to {MAX_REQUEST_SLOTS}")
-        if not 0 <= checkpoint_extra_work_fraction < math.inf:
-            raise InvalidRequest(f"checkpoint_extra_work_fraction is {checkpoint_extra_work_fraction}; 0 or more")
-        if image_feature_rows < 0:
-            raise InvalidRequest(f"image_feature_rows is {image_feature_rows}; 0 or more")
+        settings = LoadSettings(
+            request_slots, checkpoint_extra_work_fraction, verification, image_feature_rows, completion_token_capacity
+        )
+        check_catalog(catalog)
+        check_policy(policy)
         selection = select(catalog.shapes, verification, completion_token_capacity)
         can = admission.Capabilities.of(catalog.shapes, selection.usable, image_feature_rows)
         self._state = SchedulerState(catalog, policy, request_slots, selection, can, load_kernels())
-        self._state.checkpoint_fraction = float(checkpoint_extra_work_fraction)
-        self._settings = replay.Settings(
-            request_slots,
-            float(checkpoint_extra_work_fraction),
-            verification,
-            image_feature_rows,
-            completion_token_capacity,
-        )
+        self._state.checkpoint_fraction = settings.checkpoint_extra_work_fraction
+        self._settings = settings
         self._planner = Planner(self._state)
 
     @property
@@ -125,20 +125,26 @@ class RequestScheduler:
 
     def handle_of(self, request_id: str) -> RequestHandle:
         """The resident request's handle; it changes at an image window's snapshot. Raises UnknownHandle."""
-        number = self._state.slot_of.get(request_id)
+        number = self._state.slot_of.get(request_id) if isinstance(request_id, str) else None
         tenant = None if number is None else self._state.tenants[number]
         if tenant is None:
-            raise UnknownHandle(f"request {request_id} is not resident")
+            raise UnknownHandle(f"request {request_id!r} is not resident")
         return tenant.handle
 
     def advance_to(self, now_ns: int) -> None:
-        """Moves the clock. Raises ClockWentBack for an earlier time."""
+        """Moves the clock. Raises ClockWentBack for an earlier time, InvalidObservation for what is no time in ns."""
+        if not whole(now_ns, -MAX_TIME_NS, MAX_TIME_NS):
+            raise InvalidObservation(f"advance_to({now_ns!r}); times are whole ns below 2**62")
         if now_ns < self._state.now_ns:
             raise ClockWentBack(f"advance_to({now_ns}) after {self._state.now_ns}; the clock is monotonic")
         self._state.now_ns = now_ns
 
     def configure_policy(self, policy: PolicyConfig) -> None:
-        """Uses `policy` from the next plan() on. Memories, acceptance, costs and ages are untouched (S11)."""
+        """Uses `policy` from the next plan() on. Memories, acceptance, costs and ages are untouched (S11).
+
+        Raises InvalidPolicy for what is no PolicyConfig.
+        """
+        check_policy(policy)
         state = self._state
         state.refresh()
         alpha = state.policy.adaptive_verification_alpha
@@ -156,16 +162,19 @@ class RequestScheduler:
             ("free_snapshot_rows", free_snapshot_rows, 0),
             ("page_tokens", page_tokens, 1),
         ):
-            if isinstance(value, bool) or not isinstance(value, int) or not low <= value < layout.UNBOUNDED:
-                raise InvalidObservation(f"{name} is {value!r}; it must be a whole number of at least {low}")
+            if not whole(value, low, layout.UNBOUNDED - 1):
+                raise InvalidObservation(f"{name} is {value!r}; it must be a whole number from {low}, below 2**40")
         self._state.resources = Resources(free_pages, free_snapshot_rows, page_tokens)
 
     def admit(self, spec: RequestSpec) -> RequestHandle:
         """Takes a request in.
 
-        Raises DuplicateRequest, RequestTooLong, Unservable, SnapshotPending or SlotsFull, looked for in this order.
+        Raises DuplicateRequest, RequestTooLong, Unservable, SnapshotPending or SlotsFull, looked for in this order,
+        and InvalidRequest for what is no RequestSpec.
         """
         state = self._state
+        if not isinstance(spec, RequestSpec):
+            raise InvalidRequest(f"{spec!r} is no RequestSpec")
         if spec.request_id in state.slot_of:
             raise DuplicateRequest(f"request {spec.request_id} is already resident")
         prompt = admission.checked_prompt(spec, state.can)
@@ -258,7 +267,8 @@ class RequestScheduler:
 
     def published_snapshot(self, request_id: str) -> None:
         """The terminal snapshot of a request that ended normally is published; an unknown id changes nothing."""
-        self._state.unpublished_snapshots.pop(request_id, None)
+        if isinstance(request_id, str):
+            self._state.unpublished_snapshots.pop(request_id, None)
 
     def offer_proposals(self, handle: RequestHandle, source: str, count: int) -> None:
         """`count` drafts from the copy source stand for the request's next round; 0 withdraws them (S2).
@@ -270,8 +280,8 @@ class RequestScheduler:
         assert tenant is not None
         if source != "copy" or source not in tenant.spec.proposal_sources:
             raise InvalidRequest(f"proposals from {source!r}; the request takes offers from copy only if it lists it")
-        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < 2**31:
-            raise InvalidRequest(f"{count!r} proposals; it must be a whole number of at least 0")
+        if not whole(count, 0, MAX_TOKENS):
+            raise InvalidRequest(f"{count!r} proposals; it must be a whole number from 0 to {MAX_TOKENS}")
         self._state.slots[number]["epoch"] += 1
         stages.set_offer(self._state, number, count)
 
@@ -325,8 +335,8 @@ class RequestScheduler:
     ) -> list[GeneratedToken]:
         state = self._state
         frame = state.queue[0] if state.queue else None
-        if frame is None or frame.fence != fence:
-            raise InvalidFence(f"fence {fence} is not the oldest in flight")
+        if frame is None or isinstance(fence, bool) or frame.fence != fence:
+            raise InvalidFence(f"fence {fence!r} is not the oldest in flight")
         checked = completion.checked_completion(state, frame, records, timing, confidence, survival)
         state.refresh()  # publications so far belong to the frame that completed before
         tokens = completion.apply(state, checked)
@@ -340,8 +350,12 @@ class RequestScheduler:
         frame or did not serve the handle.
         """
         state = self._state
-        if state.served.get(handle.slot) != handle.generation or state.completed_fence != fence:
-            raise InvalidFence(f"slot {handle.slot} has no output of fence {fence} to publish")
+        try:
+            served = state.served[handle.slot] == handle.generation
+        except (AttributeError, KeyError, TypeError):  # not served, or no handle
+            served = False
+        if not served or state.completed_fence != fence or isinstance(fence, bool):
+            raise InvalidFence(f"{handle!r} has no output of fence {fence!r} to publish")
         # Applied by refresh(), all of them in one call: a kernel call each would take longer than the rest of this.
         state.published.append(handle.slot)
         state.published_ns.append(state.now_ns)
@@ -358,8 +372,10 @@ class RequestScheduler:
     def restore(cls, data: bytes, catalog: Catalog) -> RequestScheduler:
         """The scheduler that checkpoint() described. Shapes come from `catalog`, estimates from the bytes.
 
-        Raises InvalidCheckpoint for bytes that cannot be read or that belong to another catalog or layout.
+        Raises InvalidCheckpoint for bytes that cannot be read or that belong to another catalog or layout, before an
+        estimate of `catalog` has changed.
         """
+        check_catalog(catalog)
         saved = replay.decode(data, catalog)
         scheduler = cls(catalog, saved.policy(), *saved.settings.arguments())
         replay.load(scheduler._state, saved)
@@ -368,7 +384,7 @@ class RequestScheduler:
     def _running(self, handle: RequestHandle) -> int:
         tenant: Tenant | None = self._state.tenant(handle)
         if tenant is None or self._state.slots[handle.slot]["cancelled"] == 1:
-            raise UnknownHandle(f"slot {handle.slot}, generation {handle.generation} holds no running request")
+            raise UnknownHandle(f"{handle!r} holds no running request")
         return handle.slot
 
     def _note_idle(self) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import re
 
+from scheduler.checks import whole
 from scheduler.errors import InvalidShape
 
 MAX_BATCH_CAPACITY = 4096
@@ -64,15 +65,22 @@ class GraphShape:
     allocation: Allocation = Allocation.NONE
 
     def __post_init__(self) -> None:
+        self._check_types()
         if self.kind in _GENERATION_KINDS and self.target_rows == 0:
             object.__setattr__(self, "target_rows", self.batch_capacity * self.target_width)
-        self._check_bounds()
+        self._check_rows()
         self._check_kind()
 
-    def _check_bounds(self) -> None:
+    def _check_types(self) -> None:
+        if not isinstance(self.kind, GraphKind) or not isinstance(self.allocation, Allocation):
+            raise InvalidShape(f"kind {self.kind!r}, allocation {self.allocation!r}: a GraphKind and an Allocation")
+        if not isinstance(self.speculation_enabled, bool):
+            raise InvalidShape(f"speculation_enabled is {self.speculation_enabled!r}; it must be True or False")
         _within("batch_capacity", self.batch_capacity, 1, MAX_BATCH_CAPACITY)
         _within("draft_depth", self.draft_depth, 0, MAX_TARGET_WIDTH - 1)
         _within("target_width", self.target_width, 1, MAX_TARGET_WIDTH)
+
+    def _check_rows(self) -> None:
         _within("target_rows", self.target_rows, 0, self.batch_capacity * self.target_width)
         _within("prefill_capacity", self.prefill_capacity, 0, MAX_PREFILL_CAPACITY)
 
@@ -139,6 +147,6 @@ def parse_shape_filter(text: str) -> dict[str, str | int]:
     return found
 
 
-def _within(name: str, value: int, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+def _within(name: str, value: object, low: int, high: int) -> None:
+    if not whole(value, low, high):
         raise InvalidShape(f"{name} is {value!r}; it must be a whole number from {low} to {high}")

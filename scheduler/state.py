@@ -19,6 +19,7 @@ from scheduler.acceptance import Acceptance
 from scheduler.admission import Capabilities
 from scheduler.capacity import Selection
 from scheduler.catalog import Catalog
+from scheduler.checks import whole
 from scheduler.frames import Frame
 from scheduler.ledgers import Ledgers
 from scheduler.policy import NEWCOMER_MEMORIES, PolicyConfig
@@ -133,8 +134,8 @@ class SchedulerState:
         return max(self.now_ns, self.queue[-1].expected_end_ns) if self.queue else self.now_ns
 
     def tenant(self, handle: RequestHandle) -> Tenant | None:
-        """Who the handle names, or None when it has ended."""
-        if not 0 <= handle.slot < self.request_slots:
+        """Who the handle names, or None when it has ended, or is no handle."""
+        if not isinstance(handle, RequestHandle) or not whole(handle.slot, 0, self.request_slots - 1):
             return None
         tenant = self.tenants[handle.slot]
         return tenant if tenant is not None and tenant.handle.generation == handle.generation else None

@@ -11,11 +11,13 @@ import numpy.typing as npt
 
 from scheduler import layout
 from scheduler.catalog import MAX_DURATION_NS
+from scheduler.checks import whole
 from scheduler.errors import InvalidCompletion
 from scheduler.records import CompletionRecord, ExecutionTiming, FinishReason
 
 LaneRow = tuple[int, int, int, int]
 """A lane of a frame as Python numbers: slot, generation, ceiling, prompt tokens."""
+_LISTS: tuple[type[Any], ...] = (tuple, list)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ def checked_interval(timing: ExecutionTiming, queued: bool) -> MeasuredInterval:
     largest device interval of a queued frame, the larger of that and the wall interval of an isolated one (S9). A
     probe without a device interval pays its wall interval (S7).
     """
+    if not isinstance(timing, ExecutionTiming) or not isinstance(timing.device_ns, tuple | list):
+        raise InvalidCompletion(f"timing is {timing!r}; it must be an ExecutionTiming with a tuple of device intervals")
     wall_ns, exposed_ns = timing.wall_ns, timing.exposed_delivery_ns
     for name, value in (("wall_ns", wall_ns), ("exposed_delivery_ns", exposed_ns)):
         _check_duration(name, value)
@@ -55,12 +59,21 @@ def checked_interval(timing: ExecutionTiming, queued: bool) -> MeasuredInterval:
 
 
 def _check_duration(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_DURATION_NS:
+    if not whole(value, 0, MAX_DURATION_NS):
         raise InvalidCompletion(f"{name} is {value!r}; it must be a whole number of ns from 0 to one hour")
 
 
 def ordered_records(lanes: Sequence[LaneRow], records: Sequence[CompletionRecord]) -> Sequence[CompletionRecord]:
     """The records in lane order; raises InvalidCompletion unless there is exactly one for each lane."""
+    try:
+        if {*map(type, records)} <= {CompletionRecord}:
+            return _ordered(lanes, records)
+    except (AttributeError, TypeError):  # no list, or no handle: found on the way, which takes no time
+        pass
+    raise InvalidCompletion("records must be a list of CompletionRecords, each with its lane's handle")
+
+
+def _ordered(lanes: Sequence[LaneRow], records: Sequence[CompletionRecord]) -> Sequence[CompletionRecord]:
     if len(records) == len(lanes):
         for lane, record in zip(lanes, records, strict=True):
             handle = record.handle
@@ -85,7 +98,10 @@ def did_columns(lanes: Sequence[LaneRow], records: Sequence[CompletionRecord], d
     flat: list[int] = []
     for lane, record in zip(lanes, records, strict=True):
         consumed, accepted, offered = record.consumed_prompt_tokens, record.accepted_tokens, record.offered_tokens
-        emitted, ceiling, prompt = len(record.emitted_tokens), lane[2], lane[3]
+        tokens, ceiling, prompt = record.emitted_tokens, lane[2], lane[3]
+        if not isinstance(tokens, _LISTS):
+            raise InvalidCompletion(f"slot {lane[0]}: emitted_tokens is {tokens!r}; it must be a tuple")
+        emitted = len(tokens)
         if record.error is not None:
             _check_failed(record)
             flat += (0, 0, 0, 0, 0, 0)
@@ -94,10 +110,11 @@ def did_columns(lanes: Sequence[LaneRow], records: Sequence[CompletionRecord], d
             offered = 0 if prompt or not ceiling else accepted if device else ceiling - 1
         if (
             consumed != prompt
+            or type(consumed) is not int
             or type(accepted) is not int
             or type(offered) is not int
             or not 0 <= accepted <= offered
-            or (record.finished is not None and not emitted)
+            or (record.finished is not None and (not emitted or not isinstance(record.finished, FinishReason)))
         ):
             raise _refused(lane, record)
         if prompt or not ceiling:
@@ -110,6 +127,8 @@ def did_columns(lanes: Sequence[LaneRow], records: Sequence[CompletionRecord], d
 
 
 def _check_failed(record: CompletionRecord) -> None:
+    if not isinstance(record.error, str):
+        raise InvalidCompletion(f"slot {record.handle.slot}: error is {record.error!r}; it must be text, or None")
     if record.emitted_tokens or record.consumed_prompt_tokens or record.accepted_tokens or record.finished is not None:
         raise InvalidCompletion(f"slot {record.handle.slot}: a failed lane commits nothing")
 
@@ -122,8 +141,9 @@ def _refused(lane: LaneRow, record: CompletionRecord) -> InvalidCompletion:
     else:
         allowed += f"1 to {ceiling} tokens emitted, accepted <= offered <= {ceiling - 1}, emitted accepted or 1 more"
     return InvalidCompletion(
-        f"slot {lane[0]}: consumed {record.consumed_prompt_tokens}, emitted {len(record.emitted_tokens)}, accepted "
-        f"{record.accepted_tokens}, offered {record.offered_tokens}, finished {record.finished}; allowed: {allowed}"
+        f"slot {lane[0]}: consumed {record.consumed_prompt_tokens!r}, emitted {len(record.emitted_tokens)}, accepted "
+        f"{record.accepted_tokens!r}, offered {record.offered_tokens!r}, finished {record.finished!r}; allowed: whole "
+        f"numbers, {allowed}, finished only with a token"
     )
 
 
@@ -167,12 +187,18 @@ def _inside(values: npt.NDArray[Any]) -> bool:
 
 
 def _as_array(values: Any, dtype: Any, shape: tuple[int, ...], name: str) -> npt.NDArray[Any]:
+    """The values as kernels take them: a writable C array of `dtype`. A copy only where they are not so already."""
     try:
-        array = np.ascontiguousarray(values, dtype=dtype)
-    except (TypeError, ValueError) as why:
+        array = np.asarray(values)
+    except (TypeError, ValueError, OverflowError) as why:
         raise InvalidCompletion(f"{name}: not an array of numbers ({why})") from None
+    if array.dtype.kind != "f":
+        raise InvalidCompletion(f"{name} holds {array.dtype}; it must hold floating-point numbers")
     if array.shape != shape:
         raise InvalidCompletion(f"{name} has shape {array.shape}; it must be {shape}")
+    if array.dtype != dtype or not array.flags.carray:
+        with np.errstate(all="ignore"):  # what does not fit becomes inf, and that is no probability
+            array = array.astype(dtype, order="C")
     return array
 
 
