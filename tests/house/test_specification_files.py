@@ -1,4 +1,4 @@
-"""docs/specification.md names the files that carry its rules: they exist, and no module of the scheduler is left out."""
+"""docs/specification.md names the files that carry its rules: they exist, and no module of the scheduler is missing."""
 
 from __future__ import annotations
 
