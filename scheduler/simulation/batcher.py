@@ -78,3 +78,24 @@ class DurationSource(Protocol):
 
         context_tokens: mean tokens in the cache over the plan's decoders (over its lanes if none decodes).
         """
+
+
+class PlanColumns:
+    """A plan's lanes as lists in lane order: `slots`, `rows` (query lengths) and `prompt_tokens` (0 for decoders).
+
+    Read from a scheduler's plan without making its lanes, which are for people and journals and cost far more.
+    """
+
+    __slots__ = ("prompt_tokens", "rows", "slots")
+
+    def __init__(self, plan: Any) -> None:
+        cohort = getattr(plan, "cohort", None)
+        if cohort is not None:
+            self.slots: list[int] = cohort["slot"].tolist()
+            self.rows: list[int] = cohort["rows"].tolist()
+            self.prompt_tokens: list[int] = cohort["prompt_tokens"].tolist()
+        else:
+            lanes = plan.lanes
+            self.slots = [lane.handle.slot for lane in lanes]
+            self.rows = [lane.query_length for lane in lanes]
+            self.prompt_tokens = [lane.prompt_tokens for lane in lanes]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,11 +70,20 @@ class Executed:
     sidecar: NDArray[np.float32] | None = None
 
 
-def mean_context(plan: Any, lives: Sequence[Live]) -> float:
-    """Mean tokens in the cache over the plan's decoders; over all its lanes when none decodes."""
-    decoding = [live for lane, live in zip(plan.lanes, lives, strict=True) if not lane.prompt_tokens] or lives
-    held = [live.arrival.prompt_tokens - live.prompt_left + live.output_tokens - live.output_left for live in decoding]
-    return sum(held) / len(held) if held else 0.0
+@dataclasses.dataclass(slots=True)
+class Step:
+    """What runs: a graph and, in lane order, the requests, their rows and their prompt tokens (0 for decoders)."""
+
+    shape: GraphShape
+    lives: list[Live]
+    rows: list[int]
+    prompt_tokens: list[int]
+
+    def mean_context(self) -> float:
+        """Mean tokens in the cache over the decoders; over all lanes when none decodes."""
+        lives = [live for live, tokens in zip(self.lives, self.prompt_tokens, strict=True) if not tokens] or self.lives
+        held = [live.arrival.prompt_tokens - live.prompt_left + live.output_tokens - live.output_left for live in lives]
+        return sum(held) / len(held) if held else 0.0
 
 
 class Execution:
@@ -100,38 +108,26 @@ class Execution:
         accepted = self._luck.accepted(arrival.index, output_tokens)
         return Live(arrival, outcome, handle, output_tokens, accepted, self._depth)
 
-    def run(self, plan: Any, lives: Sequence[Live]) -> Executed:
-        """One step. Raises SimulationError for drafts without luck."""
-        shape = plan.shape
+    def run(self, step: Step) -> Executed:
+        """Executes the step. Raises SimulationError for drafts without luck."""
+        shape, lives = step.shape, step.lives
         if shape.draft_depth and self._luck is None:
             raise SimulationError(f"{shape.label} proposes drafts, and nothing says how many are accepted")
-        if shape.kind is GraphKind.DECODE:
-            return _decode(lives)
         if shape.kind not in INFERENCE_KINDS:
             return Executed([CompletionRecord(live.handle) for live in lives], (), [])
-        sidecar = self._confidence(lives) if packed(shape) else None
         if not shape.prefill_capacity:
-            return self._speculate(plan, lives, sidecar)
-        decoders = [i for i, lane in enumerate(plan.lanes) if not lane.prompt_tokens]
-        decoded = self._speculate(plan, lives, sidecar, decoders)
-        return _with_prompts(plan, lives, decoded, decoders)
+            return self._generate(shape, lives, step.rows)
+        decoders = [i for i, tokens in enumerate(step.prompt_tokens) if not tokens]
+        decoded = self._generate(shape, [lives[i] for i in decoders], [step.rows[i] for i in decoders])
+        return _with_prompts(step, decoded, decoders)
 
-    def _speculate(
-        self,
-        plan: Any,
-        lives: Sequence[Live],
-        sidecar: NDArray[np.float32] | None,
-        decoders: Sequence[int] | None = None,
-    ) -> Executed:
-        """The decoders of a step (all its lanes when `decoders` is None), each with its drafts."""
-        lanes = plan.lanes
-        if decoders is not None:
-            lanes, lives = [lanes[i] for i in decoders], [lives[i] for i in decoders]
-        if not plan.shape.draft_depth:
+    def _generate(self, shape: GraphShape, lives: Sequence[Live], rows: Sequence[int]) -> Executed:
+        """Decoders, each with its drafts."""
+        if not shape.draft_depth:
             return _decode(lives)
-        rows = [lane.query_length for lane in lanes]
+        sidecar = self._confidence(lives) if packed(shape) else None
         if sidecar is not None:
-            rows = device_rows(plan.shape.target_rows, rows, sidecar[1, [live.handle.slot for live in lives]])
+            rows = device_rows(shape.target_rows, rows, sidecar[1, [live.handle.slot for live in lives]])
         done = Executed([], lives, [], sidecar)
         append = done.records.append
         accepted_sum = 0
@@ -216,24 +212,22 @@ def _end_round(live: Live, accepted: int, offered: int | None, done: Executed) -
     return accepted
 
 
-def _with_prompts(plan: Any, lives: Sequence[Live], decoded: Executed, decoders: Sequence[int]) -> Executed:
+def _with_prompts(step: Step, decoded: Executed, decoders: Sequence[int]) -> Executed:
     """The step with its prompt lanes: a finished prompt emits the answer's first token."""
     by_lane = dict(zip(decoders, decoded.records, strict=True))
     records: list[CompletionRecord] = []
     emitting = list(decoded.emitting)
-    for i, (lane, live) in enumerate(zip(plan.lanes, lives, strict=True)):
-        if not lane.prompt_tokens:
+    for i, (live, consumed) in enumerate(zip(step.lives, step.prompt_tokens, strict=True)):
+        if not consumed:
             records.append(by_lane[i])
             continue
-        live.prompt_left -= lane.prompt_tokens
+        live.prompt_left -= consumed
         if live.prompt_left:
-            records.append(CompletionRecord(live.handle, lane.prompt_tokens))
+            records.append(CompletionRecord(live.handle, consumed))
             continue
         live.output_left -= 1
         emitting.append(live)
         if not live.output_left:
             decoded.ended.append(live)
-        records.append(
-            CompletionRecord(live.handle, lane.prompt_tokens, TOKENS[1], 0, None if live.output_left else STOP)
-        )
+        records.append(CompletionRecord(live.handle, consumed, TOKENS[1], 0, None if live.output_left else STOP))
     return Executed(records, emitting, decoded.ended, decoded.sidecar)

@@ -21,10 +21,10 @@ from scheduler.errors import SlotsFull
 from scheduler.records import ExecutionTiming, RequestSpec
 from scheduler.simulation.acceptance import AcceptanceLuck
 from scheduler.simulation.arrivals import ArrivalQueue
-from scheduler.simulation.batcher import Batcher, DurationSource
+from scheduler.simulation.batcher import Batcher, DurationSource, PlanColumns
 from scheduler.simulation.durations import HostCosts
 from scheduler.simulation.errors import SimulationError, StuckSimulation
-from scheduler.simulation.execution import Execution, Live, mean_context
+from scheduler.simulation.execution import Execution, Live, Step
 from scheduler.simulation.prefixes import PrefixCache
 from scheduler.simulation.results import Launches, Outcome, SimulationResult
 from scheduler.simulation.workload import Arrival, Workload
@@ -66,8 +66,7 @@ class _Frame:
     """A committed step: when it was handed to the device, when it ends, and what a measurement of it reads."""
 
     fence: int
-    plan: Any
-    lives: list[Live]
+    step: Step
     submitted_ns: int
     end_ns: int
     measured_ns: int
@@ -119,7 +118,8 @@ class _Machine:
         self._execution = Execution(luck, settings.request_slots)
         self._total = len(workload.arrivals)
         self._result = SimulationResult(first_arrival_ns=min((a.time_ns or 0 for a in workload.arrivals), default=0))
-        self._live: dict[str, Live] = {}
+        self._by_slot: dict[int, Live] = {}
+        self._residents = 0
         self._in_flight: deque[_Frame] = deque()
         self._unpublished: _Unpublished | None = None
         self._launches = Launches()
@@ -137,7 +137,7 @@ class _Machine:
                 self._publish(self._now_ns)
                 self._complete(in_flight.popleft())
             self._admit()
-            if len(in_flight) < self._settings.queue_depth and self._live:
+            if len(in_flight) < self._settings.queue_depth and self._residents:
                 plan = self._batcher.plan()
                 if plan is not None:
                     self._submit(plan)
@@ -160,9 +160,9 @@ class _Machine:
         arrival_ns = self._queue.next_ns
         end_ns = self._in_flight[0].end_ns if self._in_flight else None
         if arrival_ns is None and end_ns is None:
-            if self._live or self._queue.waiting:
+            if self._residents or self._queue.waiting:
                 raise StuckSimulation(
-                    f"nothing is planned although {len(self._live)} requests are resident and "
+                    f"nothing is planned although {self._residents} requests are resident and "
                     f"{len(self._queue.waiting)} wait for a slot"
                 )
             return False
@@ -210,22 +210,25 @@ class _Machine:
             arrival.index, arrival.client, arrival.prompt_tokens, arrived_ns, cached, admitted_ns=self._now_ns
         )
         self._result.truncated += length < arrival.output_tokens
-        self._live[spec.request_id] = self._execution.open(arrival, outcome, handle, length)
+        self._by_slot[handle.slot] = self._execution.open(arrival, outcome, handle, length)
+        self._residents += 1
 
     def _submit(self, plan: Any) -> None:
         """Commits the plan and hands it to the device; what was completed before becomes visible then."""
-        result, live = self._result, self._live
+        result, shape = self._result, plan.shape
         self._fence += 1
+        columns = PlanColumns(plan)
         self._batcher.commit(plan, self._fence)
-        lives = [live[lane.request_id] for lane in plan.lanes]
-        self._advance(self._now_ns + self._settings.host.step_ns(plan.shape.draft_depth))
+        by_slot = self._by_slot
+        step = Step(shape, [by_slot[slot] for slot in columns.slots], columns.rows, columns.prompt_tokens)
+        self._advance(self._now_ns + self._settings.host.step_ns(shape.draft_depth))
         start_ns = max(self._device_free_ns, self._now_ns)
-        context = mean_context(plan, lives) if self._durations.needs_context else 0.0
+        context = step.mean_context() if self._durations.needs_context else 0.0
         true_ns, measured_ns = self._durations.duration_ns(plan, context, start_ns)
         self._device_free_ns = start_ns + true_ns
-        self._in_flight.append(_Frame(self._fence, plan, lives, self._now_ns, self._device_free_ns, measured_ns))
+        self._in_flight.append(_Frame(self._fence, step, self._now_ns, self._device_free_ns, measured_ns))
         result.plans += 1
-        result.lanes += len(lives)
+        result.lanes += len(columns.slots)
         result.busy_ns += true_ns
         self._launches.count(plan, true_ns)
         self._publish(self._now_ns)
@@ -233,7 +236,7 @@ class _Machine:
     def _complete(self, frame: _Frame) -> None:
         """Hands the step's records to the batcher; its output becomes visible later."""
         now_ns, batcher = self._now_ns, self._batcher
-        executed = self._execution.run(frame.plan, frame.lives)
+        executed = self._execution.run(frame.step)
         timing = ExecutionTiming((frame.measured_ns,), now_ns - frame.submitted_ns)
         if executed.sidecar is None:
             batcher.complete(frame.fence, executed.records, timing)
@@ -241,11 +244,10 @@ class _Machine:
             batcher.complete_packed_round(  # type: ignore[attr-defined]
                 frame.fence, executed.records, timing, executed.sidecar
             )
-        for live in executed.ended:
-            del self._live[str(live.arrival.index)]
+        self._residents -= len(executed.ended)
         self._may_admit = True
         if executed.emitting:
-            visible_ns = now_ns + self._settings.host.step_ns(frame.plan.shape.draft_depth)
+            visible_ns = now_ns + self._settings.host.step_ns(frame.step.shape.draft_depth)
             self._unpublished = _Unpublished(frame.fence, executed.emitting, executed.ended, visible_ns)
 
     def _publish(self, at_ns: int) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from scheduler.simulation.baselines.steps import InterpolatedSteps, StepGraphs
+from scheduler.simulation.batcher import PlanColumns
 from scheduler.simulation.measured import MeasuredTable
 
 
@@ -28,8 +29,8 @@ class UnpaddedCost:
 
     def step_ms(self, plan: Any, context_tokens: float) -> float:
         """Time in ms. Raises InvalidTable when the catalog has no chain graphs of the plan's width to interpolate."""
-        prompt_tokens = sum([lane.prompt_tokens for lane in plan.lanes])
-        decoders = sum([not lane.prompt_tokens for lane in plan.lanes])
+        prompts = PlanColumns(plan).prompt_tokens
+        prompt_tokens, decoders = sum(prompts), prompts.count(0)
         width = plan.shape.target_width
         steps = self._by_width.get(width)
         if steps is None:

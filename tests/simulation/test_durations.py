@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from scheduler.records import RequestHandle
 from scheduler.shapes import GraphKind, GraphShape
 from scheduler.simulation.durations import Disturbance, HostCosts, PaddedCost, TrueDurations
 from scheduler.simulation.errors import SimulationError
@@ -18,12 +19,14 @@ CURVES = {DECODE: ContextCurve({1024: 5.0, 2048: 7.0})}
 class Step:
     def __init__(self, shape: GraphShape, *prompt_tokens: int) -> None:
         self.shape = shape
-        self.lanes = [Share(tokens) for tokens in prompt_tokens]
+        self.lanes = [Share(slot, tokens) for slot, tokens in enumerate(prompt_tokens)]
 
 
 class Share:
-    def __init__(self, prompt_tokens: int) -> None:
+    def __init__(self, slot: int, prompt_tokens: int) -> None:
+        self.handle = RequestHandle(slot, 1)
         self.prompt_tokens = prompt_tokens
+        self.query_length = prompt_tokens or 1
 
 
 def many(durations: TrueDurations, count: int, step_ns: int = 0) -> list[tuple[int, int]]:

@@ -8,25 +8,13 @@ import pytest
 from scheduler.records import FinishReason, RequestHandle
 from scheduler.shapes import Allocation, GraphKind, GraphShape
 from scheduler.simulation.acceptance import AcceptanceLuck, Survival
-from scheduler.simulation.execution import Execution, device_rows
+from scheduler.simulation.execution import Execution, Live, Step, device_rows
 from scheduler.simulation.results import Outcome
 from scheduler.simulation.workload import Arrival
 
 CHAIN = GraphShape(GraphKind.SPECULATIVE, 4, 3, 4, speculation_enabled=True)
 DEVICE = GraphShape(GraphKind.SPECULATIVE, 4, 3, 4, target_rows=9, allocation=Allocation.DEVICE)
 MIXED = GraphShape(GraphKind.MIXED, 4, 3, 4, prefill_capacity=64, speculation_enabled=True)
-
-
-class Lane:
-    def __init__(self, query_length: int = 1, prompt_tokens: int = 0) -> None:
-        self.query_length = query_length
-        self.prompt_tokens = prompt_tokens
-
-
-class Plan:
-    def __init__(self, shape: GraphShape, *lanes: Lane) -> None:
-        self.shape = shape
-        self.lanes = lanes
 
 
 def execution(*curve: float, spread: float = 0.0) -> Execution:
@@ -42,10 +30,20 @@ def opened(device: Execution, slot: int, output_tokens: int, prompt_tokens: int 
     return live
 
 
+def step(shape: GraphShape, *lanes: tuple[Live, int] | tuple[Live, int, int]) -> Step:
+    """Lanes are (request, rows) or (request, rows, prompt tokens)."""
+    return Step(
+        shape,
+        [lane[0] for lane in lanes],
+        [lane[1] for lane in lanes],
+        [lane[2] if len(lane) > 2 else 0 for lane in lanes],
+    )
+
+
 def test_a_round_emits_its_accepted_drafts_and_one_token_of_the_target():
     device = execution(1.0, 1.0, 1.0)
     live = opened(device, 0, 10)
-    record = device.run(Plan(CHAIN, Lane(4)), [live]).records[0]
+    record = device.run(step(CHAIN, (live, 4))).records[0]
     assert (len(record.emitted_tokens), record.accepted_tokens, record.finished) == (4, 3, None)
     assert live.output_left == 6
     assert (device.offered_tokens, device.accepted_tokens) == (3, 3)
@@ -53,7 +51,7 @@ def test_a_round_emits_its_accepted_drafts_and_one_token_of_the_target():
 
 def test_only_drafts_within_a_lanes_rows_are_offered():
     device = execution(1.0, 1.0, 1.0)
-    record = device.run(Plan(CHAIN, Lane(2)), [opened(device, 0, 10)]).records[0]
+    record = device.run(step(CHAIN, (opened(device, 0, 10), 2))).records[0]
     assert (len(record.emitted_tokens), record.accepted_tokens) == (2, 1)
     assert device.offered_tokens == 1
 
@@ -61,7 +59,7 @@ def test_only_drafts_within_a_lanes_rows_are_offered():
 @pytest.mark.parametrize(("left", "accepted"), [(1, 1), (2, 2), (3, 3), (4, 3)])
 def test_an_answer_that_ends_within_the_accepted_drafts_ends_there(left, accepted):
     device = execution(1.0, 1.0, 1.0)
-    executed = device.run(Plan(CHAIN, Lane(4)), [live := opened(device, 0, left)])
+    executed = device.run(step(CHAIN, (live := opened(device, 0, left), 4)))
     record = executed.records[0]
     assert (len(record.emitted_tokens), record.accepted_tokens, record.finished) == (left, accepted, FinishReason.STOP)
     assert executed.ended == [live]
@@ -71,7 +69,7 @@ def test_an_answer_that_ends_within_the_accepted_drafts_ends_there(left, accepte
 def test_a_width_one_round_offers_nothing():
     device = execution(1.0, 1.0, 1.0)
     shape = GraphShape(GraphKind.SPECULATIVE, 4, speculation_enabled=True)
-    record = device.run(Plan(shape, Lane()), [opened(device, 0, 10)]).records[0]
+    record = device.run(step(shape, (opened(device, 0, 10), 1))).records[0]
     assert (len(record.emitted_tokens), device.offered_tokens) == (1, 0)
 
 
@@ -80,7 +78,7 @@ def test_emitted_is_accepted_or_one_more_and_everything_adds_up():
     lives = [opened(device, slot, 40 + slot) for slot in range(4)]
     emitted = [0] * 4
     while lives:
-        executed = device.run(Plan(CHAIN, *(Lane(4) for _ in lives)), lives)
+        executed = device.run(step(CHAIN, *((live, 4) for live in lives)))
         for live, record in zip(lives, executed.records, strict=True):
             count = len(record.emitted_tokens)
             assert count - 1 <= record.accepted_tokens <= count
@@ -92,10 +90,10 @@ def test_emitted_is_accepted_or_one_more_and_everything_adds_up():
 def test_a_prompt_lane_that_finishes_emits_the_first_token_beside_the_decoders():
     device = execution(1.0, 1.0, 1.0)
     decoder, prompt = opened(device, 0, 10), opened(device, 1, 5, prompt_tokens=60)
-    executed = device.run(Plan(MIXED, Lane(64, 40), Lane(4)), [prompt, decoder])
+    executed = device.run(step(MIXED, (prompt, 40, 40), (decoder, 4)))
     assert [(r.consumed_prompt_tokens, len(r.emitted_tokens)) for r in executed.records] == [(40, 0), (0, 4)]
     assert list(executed.emitting) == [decoder]
-    executed = device.run(Plan(MIXED, Lane(4), Lane(64, 20)), [decoder, prompt])
+    executed = device.run(step(MIXED, (decoder, 4), (prompt, 20, 20)))
     assert [(r.consumed_prompt_tokens, len(r.emitted_tokens)) for r in executed.records] == [(0, 4), (20, 1)]
     assert list(executed.emitting) == [decoder, prompt]
     assert (prompt.prompt_left, prompt.output_left) == (0, 4)
@@ -105,7 +103,7 @@ def test_an_answer_of_one_token_ends_with_its_prompt():
     device = execution(1.0)
     prompt = opened(device, 0, 1, prompt_tokens=20)
     shape = GraphShape(GraphKind.PREFILL, 1, prefill_capacity=64)
-    executed = device.run(Plan(shape, Lane(20, 20)), [prompt])
+    executed = device.run(step(shape, (prompt, 20, 20)))
     assert executed.records[0].finished is FinishReason.STOP
     assert executed.ended == [prompt]
 
@@ -114,7 +112,7 @@ def test_a_lane_whose_answer_has_ended_takes_nothing_from_its_neighbours():
     device = execution(1.0, 1.0, 1.0)
     over, live = opened(device, 0, 1), opened(device, 1, 10)
     over.output_left = 0
-    executed = device.run(Plan(CHAIN, Lane(4), Lane(4)), [over, live])
+    executed = device.run(step(CHAIN, (over, 4), (live, 4)))
     assert [len(record.emitted_tokens) for record in executed.records] == [1, 4]
     assert list(executed.emitting) == [live]
     assert not executed.ended
@@ -124,7 +122,7 @@ def test_a_lane_whose_answer_has_ended_takes_nothing_from_its_neighbours():
 def test_the_device_states_what_it_verified_and_its_confidence_before_the_round():
     device = execution(0.8, 0.4, 0.2)
     lives = [opened(device, slot, 50) for slot in range(3)]
-    executed = device.run(Plan(DEVICE, Lane(4), Lane(4), Lane(4)), lives)
+    executed = device.run(step(DEVICE, *((live, 4) for live in lives)))
     # 9 rows, 3 pending tokens: six drafts, both first depths of every lane.
     assert [record.offered_tokens for record in executed.records] == [2, 2, 2]
     assert executed.sidecar.dtype == np.float32
@@ -158,7 +156,7 @@ def test_the_device_divides_rows_like_the_plain_rule():
 def test_state_graphs_emit_nothing():
     device = execution(1.0)
     live = opened(device, 0, 10)
-    executed = device.run(Plan(GraphShape(GraphKind.INIT, 4), Lane()), [live])
+    executed = device.run(step(GraphShape(GraphKind.INIT, 4), (live, 1)))
     assert (executed.records[0].emitted_tokens, list(executed.emitting)) == ((), [])
     assert live.output_left == 10
 
@@ -170,6 +168,6 @@ def test_luck_is_the_same_for_host_and_device_allocation():
         live = opened(device, 0, 60)
         records = []
         while live.output_left:
-            records += device.run(Plan(shape, Lane(4)), [live]).records
+            records += device.run(step(shape, (live, 4))).records
         accepted.append([record.accepted_tokens for record in records])
     assert accepted[0] == accepted[1]

@@ -7,15 +7,19 @@ import json
 import numpy as np
 import pytest
 
+from scheduler.catalog import Catalog
 from scheduler.errors import InvalidPolicy
 from scheduler.policy import PolicyConfig
+from scheduler.records import CompletionRecord, ExecutionTiming, RequestSpec
+from scheduler.scheduler import RequestScheduler
 from scheduler.shapes import Allocation
 from scheduler.simulation.acceptance import Survival
+from scheduler.simulation.batcher import PlanColumns
 from scheduler.simulation.durations import Disturbance
 from scheduler.simulation.errors import SimulationError
 from scheduler.simulation.experiment import Experiment, deepest_drafts, policy_by_name, policy_from_document
 from scheduler.simulation.machine import MachineSettings
-from scheduler.simulation.measured import parse_catalog
+from scheduler.simulation.measured import parse_catalog, scheduler_shapes
 from scheduler.simulation.metrics import summary
 from scheduler.simulation.workload import of_counts
 
@@ -125,6 +129,30 @@ def test_a_wrong_capture_that_is_not_loaded_is_named(workload, plain):
 def test_a_wrong_capture_misleads_the_first_measurement(workload, plain):
     wrong = Disturbance(wrong_capture="prefill:B1:C256", wrong_samples=1)
     assert run("balanced", workload, plain, disturbance=wrong).busy_ns != run("balanced", workload, plain).busy_ns
+
+
+def test_the_columns_of_a_schedulers_plan_say_what_its_lanes_say(catalog_csv):
+    graphs = scheduler_shapes(parse_catalog(catalog_csv, "c.csv"), 4, 3)
+    catalog = Catalog(graphs.shapes)
+    for shape, curve in graphs.curves.items():
+        catalog.observe(shape, round(curve.reference_ms * 1e6), 0)
+    batcher = RequestScheduler(catalog, PolicyConfig(), 4)
+    handles = [batcher.admit(RequestSpec(str(i), 40 + 600 * i, 50, 4096)) for i in range(3)]
+    kinds = set()
+    for fence in range(1, 9):
+        plan = batcher.plan()
+        columns = PlanColumns(plan)
+        lanes = [(lane.handle.slot, lane.query_length, lane.prompt_tokens) for lane in plan.lanes]
+        assert list(zip(columns.slots, columns.rows, columns.prompt_tokens, strict=True)) == lanes
+        kinds.add(plan.shape.kind)
+        batcher.commit(plan, fence)
+        batcher.advance_to(fence * 10_000_000)
+        records = [
+            CompletionRecord(handles[lane.handle.slot], lane.prompt_tokens, (0,) * min(1, lane.ceiling))
+            for lane in plan.lanes
+        ]
+        batcher.complete(fence, records, ExecutionTiming((9_000_000,), 9_000_000))
+    assert len(kinds) > 1
 
 
 def test_policies_are_found_by_name_and_in_documents():
