@@ -34,7 +34,7 @@ NO_NETWORK = re.compile(
     r"connection broken by|NewConnectionError|NameResolutionError|Max retries exceeded|Network is unreach"
 )
 """What pip says, many times over, of places in its configuration that this machine lacks."""
-STEPS = 5
+STEPS = 6
 
 
 class SetupFailed(Exception):
@@ -90,6 +90,7 @@ def set_up(torch_index: str) -> None:
     pip("--require-hashes", "--no-deps", "-r", str(MODEL))
     step(5, "Helios itself, from this folder")
     pip("--no-deps", "--no-build-isolation", "-e", str(ROOT))
+    compile_kernels()
     STAMP.write_text(json.dumps({"digest": digest, "torch_index": torch_index or stamp.get("torch_index", "")}))
     print(
         f"\nReady in {time.monotonic() - started:.0f} s, {size_of(VENV) / 1e9:.1f} GB. Next: make serve, or make test."
@@ -153,6 +154,14 @@ def install_torch(index: str, *, again: bool) -> None:
     constraints.write_text("\n".join(pins) + "\n", encoding="utf-8")
     options = ["--index-url", index] if index else []
     pip(*options, *(["--force-reinstall", "--no-deps"] if again else []), "--constraint", str(constraints), found[1])
+
+
+def compile_kernels() -> None:
+    """So that no start of the server waits for it. A failure here is shown again, with its cause, by the server."""
+    step(6, "the scheduler's kernels, compiled once for this processor (a minute or two)")
+    started = time.monotonic()
+    code = subprocess.run([PYTHON, "-m", "scheduler.kernels"], cwd=ROOT, check=False).returncode
+    print(f"      {'done' if code == 0 else 'not done'} in {time.monotonic() - started:.0f} s", flush=True)
 
 
 def pip(*arguments: str) -> None:

@@ -19,6 +19,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))  # tests import `factorie
 from needs import missing
 from postgresql_server import NoServer, server_url
 
+from scheduler.kernels.loader import load_kernels
 from service.store.database import open_database, upgrade, write_transaction
 from service.store.tables import metadata
 
@@ -27,6 +28,18 @@ pytest_plugins = ["chromium"]
 # No example may fail for being slow; CI draws the same examples each time, a developer new ones.
 settings.register_profile("helios", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("helios")
+
+
+NEEDS_KERNELS = ("scheduler", "simulation", "engine", "e2e", "cli", "browser")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Compile the scheduler's kernels before the first test, unless they are cached: no test's time limit is for it."""
+    here = pathlib.Path(__file__).parent
+    if os.environ.get("NUMBA_DISABLE_JIT") == "1" or session.config.option.collectonly:
+        return
+    if {item.path.relative_to(here).parts[0] for item in session.items}.intersection(NEEDS_KERNELS):
+        load_kernels()
 
 
 @pytest.fixture(scope="session")

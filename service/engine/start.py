@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from gpu.create import create_device
 from gpu.device import Device
 from scheduler.catalog import Catalog
+from scheduler.kernels.loader import kernels_are_cached, load_kernels
 from scheduler.policy import PolicyConfig
 from scheduler.scheduler import RequestScheduler
 from scheduler.shapes import GraphShape
@@ -81,7 +82,7 @@ def start_engine(start: EngineStart, stopped: Callable[[], bool], clock: Clock =
 
 
 def load_device(settings: Settings, source: ModelSource, stopped: Callable[[], bool]) -> Device:
-    """The device with every program warm; says how far it is on standard error."""
+    """The device with every program warm, and the scheduler's kernels; says how far it is on standard error."""
     _say(f"loading {source.name} from {source.path} ({_size(source)})")
     device = create_device(
         source.path,
@@ -100,6 +101,9 @@ def load_device(settings: Settings, source: ModelSource, stopped: Callable[[], b
             raise StopRequested
         _say(f"{what} ({share:.0%})")
 
+    if not kernels_are_cached():
+        _say("compiling the scheduler's kernels, once for this version; it takes a minute or two")
+    load_kernels()
     progress(f"loaded; preparing {len(device.shapes)} programs", 0.0)
     device.prepare(progress)
     return device
