@@ -211,7 +211,8 @@ def _document(
             **{name: None if path is None else file_identity(path) for name, path in files.items()},
             "policy": policy.name if isinstance(policy, Baseline) else policy.as_dict(),
             "survival": None if experiment.survival is None else survival_inputs(experiment.survival),
-            **{name: value for name, value in given.items() if name not in (*files, "policy", "newcomer_memory")},
+            # Sorted, since click passes options in the order in which they were given.
+            **{name: given[name] for name in sorted(given) if name not in (*files, "policy", "newcomer_memory")},
             "draft_tokens": experiment.draft_depth,
         },
         "catalog_rows": None if finished.report is None else dataclasses.asdict(finished.report),

@@ -54,6 +54,12 @@ def test_the_json_has_inputs_and_figures_and_is_the_same_each_time(simulate, pol
     assert "wall" not in first.stdout
 
 
+def test_the_order_of_options_makes_no_difference(simulate):
+    options = ("--seed", 3), ("--noise", 0.1), ("--requests", 2)
+    forth, back = (simulate("--json", *sum(order, ())).stdout for order in (options, options[::-1]))
+    assert forth == back
+
+
 def test_the_table_shows_latencies_launches_and_the_speed_of_planning(simulate):
     result = simulate("--ttft-limit-ms", "10000")
     assert result.exit_code == 0, result.stderr
