@@ -50,7 +50,7 @@ def test_every_module_and_test_that_the_specification_names_exists(root, text):
 
 def test_every_module_of_the_scheduler_belongs_to_a_section(root, text):
     """A new module joins the "Modules:" line of the section whose rules it carries. The simulation decides nothing."""
-    found = {str(file.relative_to(root)) for file in (root / "scheduler").rglob("*.py") if file.name != "__init__.py"}
+    found = {str(file.relative_to(root)) for file in (root / "scheduler").rglob("[!_]*.py")}
     assert {name for name in found if "/simulation/" not in name} == named_files(text)[0]
 
 
