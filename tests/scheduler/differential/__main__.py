@@ -29,6 +29,8 @@ def main():
             plans += report.plans
             done += 1
             seen += report.seen
+            if done % 50 == 0:
+                print(f"{done} scenarios, {plans:,} plans", file=sys.stderr, flush=True)
             if report.difference is not None:
                 print(report.difference)
                 print(f"\n{done} scenarios, {plans:,} plans, then a difference in scenario {report.seed}")

@@ -87,11 +87,11 @@ def reference_dump(scheduler):
             ("admitted", r.admitted),
             ("tick", r.last_served_tick),
             ("epoch", r.epoch),
-            ("visible", r.last_visible_ns),
+            ("visible", None if r.cancelled else r.last_visible_ns),
             ("terminal_since", r.terminal_since_ns if r.stage.value == "terminal" else None),
             ("pages", r.pages_held),
             ("token", r.token_memory),
-            ("delivery", r.delivery_memory),
+            ("delivery", None if r.cancelled else r.delivery_memory),
             ("view_token", r.view_token_memory if r.runnable else None),
             ("view_delivery", r.view_delivery_memory if r.runnable else None),
             ("view_visible", r.view_visible_ns if r.runnable else None),
@@ -141,11 +141,12 @@ def fast_slot(state, slot, row):
             found[f"slot {slot} {source} {name}"] = [float(x) for x in (*table[:, 0], *table[:, 1])]
     stage = STAGES[int(row["stage"])]
     drafts, visible, view = int(row["drafts"]), int(row["last_visible_ns"]), int(row["view_visible_ns"])
-    runnable = not int(row["cancelled"]) and stage is not Stage.WAITING
+    cancelled = bool(row["cancelled"])  # nothing that a cancelled request remembers of its output counts any more
+    runnable = not cancelled and stage is not Stage.WAITING
     found[f"slot {slot}"] = (
         ("stage", stage),
         ("generation", int(row["generation"])),
-        ("cancelled", bool(row["cancelled"])),
+        ("cancelled", cancelled),
         ("retiring", bool(row["retiring"])),
         ("consumed", int(row["consumed"])),
         ("emitted", int(row["emitted"])),
@@ -158,11 +159,11 @@ def fast_slot(state, slot, row):
         ("admitted", int(row["admitted"])),
         ("tick", int(row["last_served_tick"])),
         ("epoch", int(row["epoch"])),
-        ("visible", None if visible < 0 else visible),
+        ("visible", None if visible < 0 or cancelled else visible),
         ("terminal_since", int(row["terminal_since_ns"]) if stage is Stage.TERMINAL else None),
         ("pages", int(row["pages_held"])),
         ("token", number(row["token_memory"])),
-        ("delivery", number(row["delivery_memory"])),
+        ("delivery", None if cancelled else number(row["delivery_memory"])),
         ("view_token", number(row["view_token_memory"]) if runnable else None),
         ("view_delivery", number(row["view_delivery_memory"]) if runnable else None),
         ("view_visible", (None if view < 0 else view) if runnable else None),

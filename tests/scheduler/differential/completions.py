@@ -53,17 +53,19 @@ def random_timing(scenario, plan):
 def random_sidecars(scenario, plan, extents):
     """(confidence or None, survival or None)."""
     rng = scenario.rng
-    device = is_device(plan)
     confidence = survival = None
-    if device or (scenario.sidecars and rng.random() < 0.2):
-        seed = rng.getrandbits(32)
-        steps = np.random.default_rng(seed).random((*extents,), dtype=np.float32)
-        confidence = np.stack([steps, np.cumprod(steps, axis=1, dtype=np.float32)])
+    if is_device(plan) or (scenario.sidecars and rng.random() < 0.2):
+        confidence = np.stack([random_rows(rng, extents), random_rows(rng, extents)]).astype(np.float32)
     if scenario.sidecars and rng.random() < 0.5:
-        values = np.random.default_rng(rng.getrandbits(32)).random(extents)
-        survival = np.cumprod(np.where(values < 0.2, 1.0, values), axis=1)
-        survival[values > 0.9] = np.nan
+        survival = random_rows(rng, extents)
+        survival[random_rows(rng, extents) > 0.9] = np.nan
     return confidence, survival
+
+
+def random_rows(rng, extents):
+    """Probabilities, usually of prefixes, so that they fall with depth. Where they do not, estimates of depths tie."""
+    values = np.random.default_rng(rng.getrandbits(32)).random(extents)
+    return values if rng.random() < 0.3 else np.cumprod(np.where(values < 0.2, 1.0, values), axis=1)
 
 
 def wrong_completion(rng, records, timing):

@@ -152,6 +152,7 @@ class Driver:
             if self.pair.commit(self.old, fence):
                 self.fence = fence
                 self.frames.append((fence, self.old))
+            self.report.seen[f"late commit {self.pair.error}"] += 1
 
     def wrong(self):
         """Calls that are refused; nothing may have changed."""
@@ -189,13 +190,21 @@ class Driver:
         self.report.plans += 1
         self.cover(plan)
         self.old = plans
-        if self.rng.random() < 0.03:
+        if self.rng.random() < 0.05:
+            self.hesitate()
             return False
         if not self.pair.commit(plans, self.fence + 1):
             return False
         self.fence += 1
         self.frames.append((self.fence, plans))
         return True
+
+    def hesitate(self):
+        """Something happens between a plan and its commit, if it is committed at all."""
+        self.commands()
+        if self.rng.random() < 0.5:
+            self.advance(self.rng.choice((0, 0, 30, 400)) * MS)
+        self.stale()
 
     def cover(self, plan):
         seen, shape = self.report.seen, plan.shape

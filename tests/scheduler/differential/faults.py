@@ -194,10 +194,10 @@ FAULTS = (
         "any(use.lane.resident.work(c) > use.prompt_tokens for c in smaller)",
     ),
     Fault(
-        "ragged ties by slot before depth",
+        "ragged ties to the higher slot",
         "value",
         "for _, depth, slot in sorted(entries)]",
-        "for _, depth, slot in sorted(entries, key=lambda e: (e[0], e[2], e[1]))]",
+        "for _, depth, slot in sorted(entries, key=lambda e: (e[0], e[1], -e[2]))]",
     ),
     Fault("two orderings only", "ragged", "for by in (total, pending, per_row)]", "for by in (total, total, pending)]"),
     Fault("no padding pruning", "pruning", "return any(o != extents and", "return any(o == () and"),

@@ -83,11 +83,11 @@ class Pair:
     def commit(self, plans, fence):
         """Each side commits its own plan; returns whether it was taken."""
         _, one = outcome(self.fast.commit, plans[0], fence)
-        _, two = outcome(self.plain.commit, plans[1], fence)
-        self.tell("commit", fence, two or "")
-        if one != two:
-            differing("commit raised", one, two)
-        return two is None
+        _, self.error = outcome(self.plain.commit, plans[1], fence)
+        self.tell("commit", fence, self.error or "")
+        if one != self.error:
+            differing("commit raised", one, self.error)
+        return self.error is None
 
     def complete(self, fence, records, timing, confidence, survival):
         """The method that fits the sidecars."""
