@@ -21,7 +21,7 @@ from scheduler.kernels.context import (
     rows_of,
     terminal_row_value,
 )
-from scheduler.kernels.jit import inner
+from scheduler.kernels.jit import allocating, inner
 from scheduler.kernels.order import sort_lanes
 from scheduler.kernels.table import finish_candidate, price, push, start_candidate
 
@@ -33,7 +33,7 @@ Lanes = namedtuple("Lanes", "decoders terminals prompts value rows best_prompt s
 _NOT_LOOKED_FOR = -2
 
 
-@inner
+@allocating
 def collect_lanes(world):
     """The lanes that generation, terminal and prefill graphs may serve, each in slot order."""
     decoders, terminals, prompts = 0, 0, 0

@@ -23,6 +23,7 @@ from scheduler.kernels.accounting import (
     start_memory,
 )
 from scheduler.kernels.jit import (
+    allocating,
     entry,
     float32s_2d,
     float64,
@@ -47,7 +48,7 @@ from scheduler.kernels.projection import project, view_as_is
 from scheduler.layout import DID_CONSUME, DID_EMIT, DID_REACH, DID_TEACH, FREE
 
 
-@inner
+@allocating
 def fastest_tables(graphs, yields, work):
     """The tables of fastest_graphs for this catalog, filled."""
     rounds = np.zeros((2, yields.shape[3]))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from scheduler.kernels.context import decode_value, rows_of
-from scheduler.kernels.jit import inner
+from scheduler.kernels.jit import allocating, inner
 from scheduler.kernels.ragged import has_room
 
 _BITS = 62
@@ -18,7 +18,7 @@ _BITS = 62
 smaller slots."""
 
 
-@inner
+@allocating
 def fixed_ragged(world, ragged, graph):
     """The best cohort of one fixed ragged shape: its lane count; 0 without lanes.
 
@@ -61,7 +61,7 @@ def _holds(cohort, lane):
     return cohort[lane // _BITS] >> (_BITS - 1 - lane % _BITS) & 1 == 1
 
 
-@inner
+@allocating
 def _best_cohort(values, rows, ticks, most_lanes, most_rows):
     """The bits of the best cohort over all cells: highest total, most lanes, smallest ticks, most rows, first slots."""
     words = _words(len(values))
@@ -102,7 +102,7 @@ def _widen(narrow, wide, rows, count, most_lanes):
             wide[k] = max(wide[k], wide[k - 1] + rows)
 
 
-@inner
+@allocating
 def _best_cell(totals, cohorts, ticks, by_tick):
     """Cells in the order of lanes and rows descending, so that a later one wins only by value, ticks or slots."""
     count, used = 0, 0
@@ -147,7 +147,7 @@ def _fewer_ticks(a, b, ticks, by_tick):
     return 1 if ahead > 0 else -1
 
 
-@inner
+@allocating
 def _by_tick(ticks):
     """Lanes by tick ascending."""
     order = np.arange(len(ticks))

@@ -1,4 +1,5 @@
-"""The one place for numba's options. `inner` functions are compiled into their callers; entries have signatures.
+"""The one place for numba's options. `inner` and `allocating` functions are compiled into their callers; entries have
+signatures.
 
 No fastmath: results are the plain twin's, bit for bit. error_model="numpy" only removes division checks, whose
 operands the callers keep away from 0.
@@ -52,8 +53,21 @@ participants_type = records_2d(layout.PARTICIPANT)
 
 
 def inner(function: _F) -> _F:
-    """A kernel's part: called by kernels only, so without wrappers for Python, which took most of the compile time."""
-    compiled: _F = numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+    """A kernel's part, which allocates no array and returns none.
+
+    Called by kernels only: without wrappers for Python, which took most of the compile time, and without counting
+    references to arrays, which took most of the run time: a part is passed a dozen of them.
+    """
+    compiled: _F = numba.njit(error_model="numpy", _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+    return compiled
+
+
+def allocating(function: _F) -> _F:
+    """A kernel's part that makes arrays, or calls one that returns them.
+
+    _nrt says so: without it such a part would take over its caller's setting.
+    """
+    compiled: _F = numba.njit(error_model="numpy", _nrt=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
     return compiled
 
 

@@ -19,7 +19,7 @@ from scheduler.kernels.context import (
     prompt_token,
     rows_of,
 )
-from scheduler.kernels.jit import inner
+from scheduler.kernels.jit import allocating, inner
 from scheduler.kernels.order import sort_lanes
 from scheduler.kernels.table import finish_candidate, price, push, start_candidate
 
@@ -27,7 +27,7 @@ from scheduler.kernels.table import finish_candidate, price, push, start_candida
 Contributions = namedtuple("Contributions", "total token delivery relief rows")
 
 
-@inner
+@allocating
 def append_multistage(world, members, graph):
     """The multistage candidate of a prerequisite shape, where a selectable lane of its stage has a chain."""
     chained = False

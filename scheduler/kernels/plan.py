@@ -10,7 +10,7 @@ from scheduler.kernels import jit
 from scheduler.kernels.additive import append_additive, append_mixed, append_ragged, append_terminal, collect_lanes
 from scheduler.kernels.context import SCRATCH_ROWS, World, set_context
 from scheduler.kernels.fixed_ragged import fixed_ragged
-from scheduler.kernels.jit import entry, inner
+from scheduler.kernels.jit import allocating, entry, inner
 from scheduler.kernels.prefill import append_prefill, solo_graph
 from scheduler.kernels.prerequisites import append_prerequisites
 from scheduler.kernels.probes import acceptance_learning, timing_refresh
@@ -54,7 +54,7 @@ def _has_eligible_prefill(world):
     return False
 
 
-@inner
+@allocating
 def _append_all(world):
     """Every shape's candidates, in catalog order."""
     lanes = collect_lanes(world)

@@ -23,7 +23,7 @@ from scheduler.kernels.context import (
     rows_of,
     terminal_row_value,
 )
-from scheduler.kernels.jit import inner
+from scheduler.kernels.jit import allocating, inner
 from scheduler.kernels.multistage import append_multistage, images, restores
 from scheduler.kernels.order import precedes, sort_lanes
 from scheduler.kernels.table import finish_candidate, price, push, start_candidate
@@ -37,7 +37,7 @@ _NONE, _READY, _OWN = range(3)
 """Where a following MIXED graph's prompt row comes from."""
 
 
-@inner
+@allocating
 def append_prerequisites(world, lanes, graph):
     """All candidates of an INIT, RESTORE, VISION or SNAPSHOT shape: pairs by following shape, alone, multistage.
 
@@ -83,7 +83,7 @@ def _is_immediate(state):
     return restores(state) + images(state) == 0
 
 
-@inner
+@allocating
 def _collect_stage(world, lanes, kind):
     """The lanes that graphs of a prerequisite kind can serve now."""
     stage = stage_before(kind)

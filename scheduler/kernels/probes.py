@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from scheduler import layout
-from scheduler.kernels.jit import inner
+from scheduler.kernels.jit import allocating, inner
 from scheduler.kernels.order import precedes
 from scheduler.kernels.table import members
 
@@ -33,7 +33,7 @@ def timing_refresh(world, winner):
     return best
 
 
-@inner
+@allocating
 def acceptance_learning(world, winner):
     """The eligible SPECULATIVE candidate that gains most over the winner under optimistic yields; -1 without.
 
@@ -62,7 +62,7 @@ def acceptance_learning(world, winner):
     return best
 
 
-@inner
+@allocating
 def _rows_in_winner(world, winner):
     """Each slot's rows as a decode lane of the winner, 1 where it has none [S]."""
     row = world.candidates[winner]

@@ -6,14 +6,14 @@ import numpy as np
 
 from scheduler import layout
 from scheduler.kernels.context import MARKS
-from scheduler.kernels.jit import inner
+from scheduler.kernels.jit import allocating, inner
 from scheduler.kernels.table import following_members, members
 
 _BUCKETS = 256
 _MODULUS = 2147483647
 
 
-@inner
+@allocating
 def prune(world):
     """Bars the redundant ones among the candidates found; candidates of prefill kinds are left alone."""
     found = world.decision[0]["found"]

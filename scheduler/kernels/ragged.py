@@ -12,7 +12,7 @@ from collections import namedtuple
 import numpy as np
 
 from scheduler import layout
-from scheduler.kernels.jit import inner
+from scheduler.kernels.jit import allocating, inner
 
 # One decision's lanes and scratch. n lanes are numbered densely, in slot order; D is the deepest draft of the catalog.
 # slots, limits, ticks [n]: of lane i; token [2, n, D + 2]: its token value by estimator and rows; fixed_value [2, n]:
@@ -39,7 +39,7 @@ _FEW = 8
 """Lanes up to which looking at each for the draft to retract is faster than walking along the ranking."""
 
 
-@inner
+@allocating
 def new_ragged(world):
     """The selectable decoding lanes of this decision; call once after set_context, when a ragged shape is usable."""
     lanes = 0
@@ -76,7 +76,7 @@ def new_ragged(world):
     return ragged
 
 
-@inner
+@allocating
 def _new_walks(graphs, lanes):
     """Which shapes share walks; nothing is walked yet."""
     of_graph = np.full(len(graphs), -1, np.int64)
@@ -165,7 +165,7 @@ def has_room(world, lanes):
     return False
 
 
-@inner
+@allocating
 def rank_drafts(world, ragged, estimator):
     """Fills token values and the ranking for one estimator: a merge sort of the lanes' drafts, each lane a run.
 
@@ -316,7 +316,7 @@ def _is_walked(ragged, walk, ordering, most):
     return True
 
 
-@inner
+@allocating
 def _walk(ragged, walk, estimator, ordering, target_rows):
     """Token value and ranking end of every prefix of an ordering, as far as any shape of this walk reaches.
 

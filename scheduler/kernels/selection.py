@@ -6,7 +6,7 @@ import numpy as np
 
 from scheduler import layout
 from scheduler.kernels.context import MARKS
-from scheduler.kernels.jit import inner
+from scheduler.kernels.jit import allocating, inner
 from scheduler.kernels.order import precedes
 from scheduler.kernels.table import members
 
@@ -56,21 +56,39 @@ def choose_alternatives(world, chosen, out):
 
     Returns how many. Distinct in shape and in the set of submitted slots, from the chosen one too.
     """
-    count = _best_of_kinds(world, chosen, out)
-    while count < len(out):
-        best = -1
-        for c in range(world.decision[0]["found"]):
-            if (best >= 0 and not _ranks_before(world, c, best)) or _is_taken(world, c, chosen, out, count):
-                continue
-            best = c
-        if best < 0:
-            break
-        out[count] = best
-        count += 1
+    kinds = _best_of_kinds(world, chosen, out)
+    count = kinds
+    if count == len(out):
+        return count
+    for c in range(world.decision[0]["found"]):
+        if count == len(out) and not _ranks_before(world, c, out[count - 1]):
+            continue
+        if not _is_taken(world, c, chosen, out, kinds):
+            count = _insert(world, c, out, kinds, count)
     return count
 
 
 @inner
+def _insert(world, c, out, first, count):
+    """Puts `c` in its place among out[first:count], which are ranked; its equal there, or else the last, makes room."""
+    at = count
+    for i in range(first, count):
+        if _is_same(world, c, out[i]):
+            at = i
+    if at < count and not _ranks_before(world, c, out[at]):
+        return count
+    if at == count and count == len(out):
+        at = count - 1
+    elif at == count:
+        count += 1
+    while at > first and _ranks_before(world, c, out[at - 1]):
+        out[at] = out[at - 1]
+        at -= 1
+    out[at] = c
+    return count
+
+
+@allocating
 def _best_of_kinds(world, chosen, out):
     """The best candidate of each kind but the chosen one's, in ranking order; as many as `out` holds."""
     best = np.full(_KINDS, -1, np.int64)
