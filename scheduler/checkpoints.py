@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 from collections.abc import Sequence
 
@@ -68,15 +69,15 @@ def _affordable(wanted: Sequence[int], stops: list[int], uncached: int, costs: C
     for cut in wanted:
         cost = costs.snapshot_ns / 1e6
         if cut < stops[-1]:
-            start = max(stop for stop in stops if stop < cut)
-            end = min(stop for stop in stops if stop > cut)
+            place = bisect.bisect(stops, cut)  # there may be thousands: a request chooses how many messages it has
+            start, end = stops[place - 1], stops[place]
             before, after = prefill_ms(costs.prefill, cut - start), prefill_ms(costs.prefill, end - cut)
             cost = cost + before + after - prefill_ms(costs.prefill, end - start)
         if spent + cost > allowance:
             break
         spent += cost
         taken.append(cut)
-        stops = sorted([*stops, cut])
+        bisect.insort(stops, cut)
     return taken
 
 

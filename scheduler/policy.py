@@ -57,7 +57,7 @@ class Coefficient:
             return f"must be {self.allowed}, and fit a 64-bit float"
         if not math.isfinite(number) or number < 0 or (self.minimum_excluded and number == 0):
             return f"must be {self.allowed}, not {value!r}"
-        if self.integer and (number != int(number) or number >= 2**63):
+        if self.integer and (number != int(number) or value >= 2**63):
             return f"must be {self.allowed} below 2**63, not {value!r}"
         return None
 
