@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpu.device import FrameResult, LaneResult
+from scheduler.catalog import MAX_DURATION_NS
 from scheduler.plans import PlanLane
 from scheduler.records import CompletionRecord, ExecutionTiming, FinishReason, GeneratedToken, RequestHandle
 from service.engine.core import Core, InFlight
@@ -29,7 +30,7 @@ def collect_completion(core: Core) -> None:
         _record(core, lane, did, error) for lane, did, error in zip(frame.plan.lanes, lanes, errors, strict=True)
     ]
     failed = all(error is not None for error in errors)
-    wall_ns = max(0, core.now_ns - frame.submitted_ns)
+    wall_ns = min(max(0, core.now_ns - frame.submitted_ns), MAX_DURATION_NS)  # a suspended machine can take longer
     device_ns = 0 if failed else result.device_ns
     timing = ExecutionTiming((device_ns,) if device_ns > 0 else (), wall_ns)
     tokens = core.scheduler.complete(frame.fence, records, timing)
