@@ -154,6 +154,7 @@ DECISION = np.dtype(
         ("winner", _I),  # index of the ordinary winner, -1 without one
         ("chosen", _I),  # index of what is submitted: the winner or a probe, -1 without or when it must wait
         ("runner_up", _I),  # best other eligible candidate of the same score kind, -1 without
+        ("runner_up_score", _F),
         ("alternatives", _I),  # alternatives recorded, 0 to 4
         ("recorded_slots", _I),  # submitted slots of all that is recorded
         ("reason", _I),  # in the order of scheduler.plans.Reason
@@ -189,6 +190,9 @@ CANDIDATE = np.dtype(
         ("logical_rows", _I),
         ("physical_rows", _I),
         ("hash", _I),  # of cohorts and rows, to find equal ones quickly; pruning sets it
+        ("selected_ns", _I),  # recorded candidates only: the submitted graph's duration, its last sample's time
+        ("observed_ns", _I),
+        ("cost_state", _I),  # recorded candidates only, in the order of scheduler.plans.CostState
     ],
     align=True,
 )

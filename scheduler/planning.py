@@ -32,53 +32,32 @@ FIRST_CANDIDATES = 512
 FIRST_POOL = 16384
 """Sizes that the tables start with; they are doubled whenever a decision does not fit."""
 
-_REASONS, _ROLES = tuple(Reason), tuple(Role)
+_REASONS, _ROLES, _COST_STATES = tuple(Reason), tuple(Role), tuple(CostState)
 _BARRED = (BarredBy.NONE, BarredBy.PRUNED, BarredBy.UNMEASURED, BarredBy.PAGES)
 _INPUTS = 8
 """Fields at the start of DECISION that Planner fills, all int64."""
-assert layout.DECISION.names is not None
-assert layout.DECISION.names[_INPUTS] == "exponent"
-assert layout.CANDIDATE.names is not None
-_OF_DECISION = {name: i for i, name in enumerate(layout.DECISION.names)}
-_OF_CANDIDATE = {name: i for i, name in enumerate(layout.CANDIDATE.names)}
-_EXPONENT, _DECODERS, _PRICED, _CHOSEN, _RUNNER_UP, _REASON, _OVERFLOW, _FOUND, _ALTERNATIVES, _SLOTS = (
-    _OF_DECISION[name]
-    for name in (
-        "exponent",
-        "decoders",
-        "priced",
-        "chosen",
-        "runner_up",
-        "reason",
-        "overflow",
-        "found",
-        "alternatives",
-        "recorded_slots",
+_NO_NAMES: tuple[str, ...] = ()
+
+
+def _places(dtype: np.dtype[np.void], names: str) -> list[int]:
+    """Where the named fields stand in a record."""
+    return [(dtype.names or _NO_NAMES).index(name) for name in names.split()]
+
+
+_EXPONENT, _DECODERS, _PRICED, _CHOSEN, _RUNNER_UP, _RUNNER_UP_SCORE, _REASON, _OVERFLOW, _ALTERNATIVES, _SLOTS = (
+    _places(
+        layout.DECISION,
+        "exponent decoders priced chosen runner_up runner_up_score reason overflow alternatives recorded_slots",
     )
 )
-_GRAPH, _FOLLOWING, _KNOWN, _LANES, _SCORE, _LOGICAL, _BARRED_AS, _NEEDS_EMPTY, _TOKEN, _HORIZON_MS, _WAIT = (
-    _OF_CANDIDATE[name]
-    for name in (
-        "graph",
-        "following",
-        "known",
-        "lanes",
-        "score",
-        "logical_rows",
-        "barred",
-        "needs_empty",
-        "token_value",
-        "horizon_ms",
-        "wait_cost",
-    )
+_GRAPH, _FOLLOWING, _KNOWN, _LANES, _SCORE, _LOGICAL, _BARRED_AS, _NEEDS_EMPTY = _places(
+    layout.CANDIDATE, "graph following known lanes score logical_rows barred needs_empty"
 )
-assert layout.CANDIDATE.names[_TOKEN : _WAIT + 1] == (
-    "token_value",
-    "delivery_value",
-    "age_relief",
-    "terminal_relief",
-    "wait_cost",
+_PARTS = slice(*_places(layout.CANDIDATE, "token_value logical_rows"))  # the five sums lie side by side
+_HORIZON_MS, _SELECTED, _OBSERVED, _COST_STATE = _places(
+    layout.CANDIDATE, "horizon_ms selected_ns observed_ns cost_state"
 )
+assert _places(layout.DECISION, "exponent") == [_INPUTS]
 
 CandidateTuple = tuple[str, str | None, tuple[int, ...], tuple[int, ...], bool, float, str, bool]
 """(shape label, following label, cohort slots ascending, rows in that order, known, score, barred_by, needs_empty)."""
@@ -89,23 +68,24 @@ Row = tuple[Any, ...]
 
 
 def _parts(row: Row) -> PlanParts:
-    token, delivery, relief, terminal, wait = row[_TOKEN : _WAIT + 1]
+    token, delivery, relief, terminal, wait = row[_PARTS]
     return PlanParts(token, delivery, relief, terminal, wait, row[_HORIZON_MS] if row[_KNOWN] else None)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)
 class _Recorded:
-    """Copies of what the kernel wrote about one plan, from which its lanes and alternatives are made when read.
+    """What the kernel wrote about one plan, from which its lanes and alternatives are made when they are read.
 
-    `graphs`: (shape, duration in ns, cost state) of each recorded candidate. `tenants`: who held each slot.
+    candidates: layout.CANDIDATE, the submitted one first; slots: their submitted slots, one after another; lanes,
+    details: of the submitted one. tenants: who held each slot. shapes: the catalog's.
     """
 
-    rows: list[Row]
-    graphs: list[tuple[GraphShape, int, CostState, GraphShape | None]]
+    candidates: Records
     slots: npt.NDArray[np.int64]
     lanes: Records
     details: Records
     tenants: list[Tenant | None]
+    shapes: tuple[GraphShape, ...]
     queue_depth: int
 
     def request_id(self, slot: int) -> str:
@@ -122,12 +102,12 @@ class _Recorded:
         slot, generation, _, rows, ceiling, prompt_tokens, source, expected = lane
         role, token_price, delivery_price, age_ms, sigma_ms, value, terminal_value = detail
         return PlanLane(
-            handle=RequestHandle(int(slot), int(generation)),
-            request_id=self.request_id(int(slot)),
-            role=_ROLES[int(role)],
-            query_length=int(rows),
-            ceiling=int(ceiling),
-            prompt_tokens=int(prompt_tokens),
+            handle=RequestHandle(slot, generation),
+            request_id=self.request_id(slot),
+            role=_ROLES[role],
+            query_length=rows,
+            ceiling=ceiling,
+            prompt_tokens=prompt_tokens,
             expected_tokens=expected,
             token_price=token_price,
             delivery_price=delivery_price,
@@ -135,75 +115,79 @@ class _Recorded:
             sigma_ms=sigma_ms,
             value=value,
             terminal_value=terminal_value,
-            proposal_source=PROPOSAL_SOURCES[int(source)] if source != layout.NO_SOURCE else None,
+            proposal_source=PROPOSAL_SOURCES[source] if source != layout.NO_SOURCE else None,
         )
 
     def lane_epochs(self) -> tuple[int, ...]:
         return tuple(self.lanes["epoch"].tolist())
 
     def make_alternatives(self) -> tuple[Alternative, ...]:
-        """The slots of all recorded candidates lie one after another, the submitted one's first."""
-        found = []
-        slots = self.slots.tolist()
-        first = int(self.rows[0][_LANES])
-        for rank, (row, graph) in enumerate(zip(self.rows[1:], self.graphs[1:], strict=True), start=1):
-            end = first + int(row[_LANES])
-            found.append(self._alternative(rank, row, graph, slots[first:end]))
+        found: list[Alternative] = []
+        slots, first = self.slots.tolist(), 0
+        for rank, row in enumerate(self.candidates.tolist()):
+            end = first + row[_LANES]
+            if rank > 0:
+                found.append(self._alternative(rank, row, slots[first:end]))
             first = end
         return tuple(found)
 
-    def _alternative(
-        self,
-        rank: int,
-        row: Row,
-        graph: tuple[GraphShape, int, CostState, GraphShape | None],
-        slots: list[int],
-    ) -> Alternative:
-        shape, duration_ns, state, following = graph
+    def _alternative(self, rank: int, row: Row, slots: list[int]) -> Alternative:
         return Alternative(
             rank=rank,
-            shape=shape,
+            shape=self.shapes[row[_GRAPH]],
             score_kind=ScoreKind.RATE if row[_KNOWN] else ScoreKind.WORK,
             score=row[_SCORE],
             parts=_parts(row),
             active_rows=len(slots),
             request_ids=tuple(self.request_id(slot) for slot in slots),
-            selected_cost_ns=duration_ns,
-            cost_state=state,
+            selected_cost_ns=row[_SELECTED],
+            cost_state=_COST_STATES[row[_COST_STATE]],
             barred_by=barred_by(row, self.queue_depth),
-            following=following,
+            following=self.shapes[row[_FOLLOWING]] if row[_FOLLOWING] >= 0 else None,
         )
 
 
 def barred_by(row: Row, queue_depth: int) -> BarredBy:
     """Why a losing candidate could not have been submitted."""
-    barred = _BARRED[int(row[_BARRED_AS])]
+    barred = _BARRED[row[_BARRED_AS]]
     if barred is BarredBy.NONE and row[_NEEDS_EMPTY] and queue_depth > 0:
         return BarredBy.NEEDS_EMPTY_WINDOW
     return barred
 
 
 class Planner:
-    """Decides for one scheduler. Its arrays are allocated once; the tables grow when a decision does not fit."""
+    """Decides for one scheduler. Its arrays are allocated once; the tables grow when a decision does not fit.
+
+    Only what a plan keeps (its recorded candidates and lanes) is allocated anew for the next plan.
+    """
 
     def __init__(self, state: SchedulerState) -> None:
         self._state = state
         self._kernel = load_kernels().plan
-        slots = state.request_slots
         set_next_smaller(state.graphs)
         self._decision = layout.zeros(layout.DECISION, 1)
         self._inputs = self._decision.view(np.int64)[:_INPUTS]
-        self._views = layout.zeros(layout.VIEW, slots)
-        self._recorded = layout.zeros(layout.CANDIDATE, layout.RECORDED)
-        self._recorded_slots = np.zeros(layout.RECORDED * slots, np.int64)
-        self._lanes = layout.zeros(layout.LANE, slots)
-        self._details = layout.zeros(layout.LANE_DETAIL, slots)
-        self._allocate(FIRST_CANDIDATES, FIRST_POOL)
+        # The outcome as plain numbers: reading fields of a record one by one takes longer than the whole as a list.
+        self._integers = self._decision.view(np.int64)
+        self._floats = self._decision.view(np.float64)
+        self._views = layout.zeros(layout.VIEW, state.request_slots)
+        self._candidates = layout.zeros(layout.CANDIDATE, FIRST_CANDIDATES)
+        self._pool = np.zeros((2, FIRST_POOL), np.int64)
+        self._renew_outputs()
+        self._collect_arguments()
 
-    def _allocate(self, candidates: int, pool: int) -> None:
+    def _renew_outputs(self) -> None:
+        """Arrays for the next plan to keep."""
+        slots = self._state.request_slots
+        self._outputs = (
+            np.empty(layout.RECORDED, layout.CANDIDATE),
+            np.empty(layout.RECORDED * slots, np.int64),
+            np.empty(slots, layout.LANE),
+            np.empty(slots, layout.LANE_DETAIL),
+        )
+
+    def _collect_arguments(self) -> None:
         state, acceptance = self._state, self._state.acceptance
-        self._candidates = layout.zeros(layout.CANDIDATE, candidates)
-        self._pool = np.zeros((2, pool), np.int64)
         self._arguments = (
             state.slots,
             state.graphs,
@@ -216,10 +200,6 @@ class Planner:
             acceptance.survival,
             acceptance.yields,
             state.works,
-            self._recorded,
-            self._recorded_slots,
-            self._lanes,
-            self._details,
         )
 
     def plan_decision(self, start_ns: int) -> ScheduledPlan | None:
@@ -238,73 +218,60 @@ class Planner:
             idle and ledgers.timing.full,
             idle and ledgers.acceptance.full,
         )
-        self._kernel(*self._arguments)
-        outcome = self._decision.tolist()[0]
+        self._kernel(*self._arguments, *self._outputs)
+        outcome = self._integers.tolist()
         while outcome[_OVERFLOW]:
-            self._allocate(2 * len(self._candidates), 2 * self._pool.shape[1])
-            self._kernel(*self._arguments)
-            outcome = self._decision.tolist()[0]
-        return self._plan(tuple(outcome), depth) if outcome[_CHOSEN] >= 0 else None
+            self._candidates = layout.zeros(layout.CANDIDATE, 2 * len(self._candidates))
+            self._pool = np.zeros((2, 2 * self._pool.shape[1]), np.int64)
+            self._collect_arguments()
+            self._kernel(*self._arguments, *self._outputs)
+            outcome = self._integers.tolist()
+        return self._plan(outcome, depth) if outcome[_CHOSEN] >= 0 else None
 
-    def _plan(self, outcome: Row, depth: int) -> ScheduledPlan:
-        """Copies what the kernel wrote: its arrays belong to the next decision."""
+    def _plan(self, outcome: list[int], depth: int) -> ScheduledPlan:
+        """The plan of what the kernel wrote; it keeps the output arrays."""
         state = self._state
-        count = 1 + int(outcome[_ALTERNATIVES])
-        rows = self._recorded[:count].tolist()
-        row = rows[0]
-        lanes = int(row[_LANES])
-        recorded = _Recorded(
-            rows,
-            [self._graph(other) for other in rows],
-            self._recorded_slots[: int(outcome[_SLOTS])].copy(),
-            self._lanes[:lanes].copy(),
-            self._details[:lanes].copy(),
-            state.tenants.copy(),
-            depth,
-        )
-        shape, cost_ns, cost_state, following = recorded.graphs[0]
-        reason = _REASONS[int(outcome[_REASON])]
-        observed_ns = int(state.graphs["observed_ns"][int(row[_GRAPH])])
+        shapes = state.catalog.shapes
+        candidates, slots, lanes, details = self._outputs
+        self._renew_outputs()
+        row: Row = candidates[0].item()
+        count = row[_LANES]
+        lanes = lanes[:count]
+        candidates, slots = candidates[: 1 + outcome[_ALTERNATIVES]], slots[: outcome[_SLOTS]]
+        recorded = _Recorded(candidates, slots, lanes, details[:count], state.tenants.copy(), shapes, depth)
+        reason = _REASONS[outcome[_REASON]]
         plan = ScheduledPlan(
-            shape,
+            shapes[row[_GRAPH]],
             recorded.make_lanes,
             reason,
             ScoreKind.RATE if row[_KNOWN] else ScoreKind.WORK,
             row[_SCORE],
-            -int(outcome[_EXPONENT]) * LN2,
+            -outcome[_EXPONENT] * LN2,
             _parts(row),
-            cost_ns,
-            state.now_ns - observed_ns if cost_ns else None,
-            cost_state,
+            row[_SELECTED],
+            state.now_ns - row[_OBSERVED] if row[_SELECTED] else None,
+            _COST_STATES[row[_COST_STATE]],
             state.ledgers.credit_ns(reason),
             state.ledgers.balances(),
             recorded.make_alternatives,
-            self._margin(row[_SCORE], int(outcome[_RUNNER_UP])),
-            int(outcome[_PRICED]),
-            int(outcome[_DECODERS]),
-            int(row[_LOGICAL]),
+            self._margin(row[_SCORE]) if outcome[_RUNNER_UP] >= 0 else None,
+            outcome[_PRICED],
+            outcome[_DECODERS],
+            row[_LOGICAL],
             state.now_ns,
             recorded.lane_epochs,
-            following,
+            shapes[row[_FOLLOWING]] if row[_FOLLOWING] >= 0 else None,
             depth,
             state.tick,
         )
-        plan.cohort = recorded.lanes
-        plan.graph = int(row[_GRAPH])
-        plan.needs_empty = bool(row[_NEEDS_EMPTY])
+        plan.cohort = lanes
+        plan.graph = row[_GRAPH]
+        plan.needs_empty = row[_NEEDS_EMPTY] == 1
         return plan
 
-    def _graph(self, row: Row) -> tuple[GraphShape, int, CostState, GraphShape | None]:
-        catalog, position = self._state.catalog, int(row[_GRAPH])
-        following = catalog.shapes[int(row[_FOLLOWING])] if row[_FOLLOWING] >= 0 else None
-        state = catalog.state_at(position, self._state.now_ns)
-        return catalog.shapes[position], catalog.duration_ns(position), state, following
-
-    def _margin(self, score: float, runner_up: int) -> float | None:
-        """(score - runner-up's score) / |score|; None without a runner-up, or a score of 0."""
-        if runner_up < 0 or score == 0.0:
-            return None
-        return (score - float(self._candidates["score"][runner_up])) / abs(score)
+    def _margin(self, score: float) -> float | None:
+        """(score - runner-up's score) / |score|; None for a score of 0."""
+        return (score - float(self._floats[_RUNNER_UP_SCORE])) / abs(score) if score else None
 
     def forget(self) -> None:
         """plan() answered None without a decision: all_candidates() has nothing to show."""

@@ -16,8 +16,8 @@ from scheduler.kernels.jit import inner
 World = namedtuple("World", "slots graphs policy decision views candidates pool estimates survival yields work scratch")
 
 # Rows of scratch. Whoever needs more allocates it: once per decision, never per shape.
-TICKS_A, TICKS_B, MARKS, ORDER, SORTED = range(5)
-SCRATCH_ROWS = 5
+SERVED_A, SERVED_B, MARKS = range(3)
+SCRATCH_ROWS = 3
 
 FREE_EXPONENT = 64
 """Products up to 2**64 are left alone: ordinary decisions then have scale 1 and stay comparable."""
@@ -77,6 +77,7 @@ def _clear(decision):
     decision[0]["overflow"] = 0
     decision[0]["reason"] = 0
     decision[0]["alternatives"] = 0
+    decision[0]["recorded_slots"] = 0
     decision[0]["winner"] = -1
     decision[0]["chosen"] = -1
     decision[0]["runner_up"] = -1

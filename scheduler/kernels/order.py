@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.kernels.context import MARKS, TICKS_A, TICKS_B
+from scheduler.kernels.context import MARKS, SERVED_A, SERVED_B
 from scheduler.kernels.jit import inner
 from scheduler.kernels.table import following_members, members
 
@@ -26,12 +26,15 @@ def precedes(world, a, b):
 def _precedes_on_tie(world, a, b):
     """The rest of the order: LRU ticks, padding, size, catalog positions, slots."""
     x, y = world.candidates[a], world.candidates[b]
-    _sorted_served(world, a, TICKS_A, True)
-    _sorted_served(world, b, TICKS_B, True)
-    first, second = world.scratch[TICKS_A], world.scratch[TICKS_B]
-    for i in range(x["served"]):
-        if first[i] != second[i]:
-            return first[i] < second[i]
+    first, second = world.scratch[SERVED_A], world.scratch[SERVED_B]
+    served = _served_slots(world, x, first)
+    _served_slots(world, y, second)
+    _sort_by_tick(world, first, served)
+    _sort_by_tick(world, second, served)
+    for i in range(served):
+        tick_x, tick_y = world.slots[first[i]]["last_served_tick"], world.slots[second[i]]["last_served_tick"]
+        if tick_x != tick_y:
+            return tick_x < tick_y
     padding_x, padding_y = x["physical_rows"] - x["logical_rows"], y["physical_rows"] - y["logical_rows"]
     if padding_x != padding_y:
         return padding_x < padding_y
@@ -41,40 +44,61 @@ def _precedes_on_tie(world, a, b):
         return x["graph"] < y["graph"]
     if x["following"] != y["following"]:
         return x["following"] < y["following"]
-    _sorted_served(world, a, TICKS_A, False)
-    _sorted_served(world, b, TICKS_B, False)
-    for i in range(x["served"]):
+    _sort(first, served)
+    _sort(second, served)
+    for i in range(served):
         if first[i] != second[i]:
             return first[i] < second[i]
     return False
 
 
 @inner
-def _sorted_served(world, c, into, ticks):
-    """Writes the LRU ticks, or the slots, of all requests that `c` serves, ascending, to scratch[into]."""
-    row, out, marks = world.candidates[c], world.scratch[into], world.scratch[MARKS]
-    for i in range(len(world.slots)):
-        marks[i] = 0
+def _served_slots(world, row, out):
+    """Writes the slots of all requests that a candidate serves, each once, in no order; returns how many."""
+    n = 0
     for i in range(row["first"], row["first"] + members(row)):
-        marks[world.pool[0, i]] = 1
+        out[n] = world.pool[0, i]
+        n += 1
+    if row["prompt_slot"] >= 0:
+        out[n] = row["prompt_slot"]
+        n += 1
+    submitted, marks = n, world.scratch[MARKS]
+    if row["following"] < 0:
+        return n
     for i in range(row["following_first"], row["following_first"] + following_members(row)):
         marks[world.pool[0, i]] = 1
-    if row["prompt_slot"] >= 0:
-        marks[row["prompt_slot"]] = 1
     if row["following_prompt_slot"] >= 0:
         marks[row["following_prompt_slot"]] = 1
-    n = 0
-    for i in range(len(world.slots)):
-        if marks[i] == 1:
-            out[n] = world.slots[i]["last_served_tick"] if ticks else i
+    for i in range(submitted):
+        marks[out[i]] = 0
+    for i in range(row["following_first"], row["following_first"] + following_members(row)):
+        if marks[world.pool[0, i]] == 1:
+            out[n] = world.pool[0, i]
             n += 1
-    if ticks:
-        _sort(out, n)
+    if row["following_prompt_slot"] >= 0 and marks[row["following_prompt_slot"]] == 1:
+        out[n] = row["following_prompt_slot"]
+        n += 1
+    return n
+
+
+@inner
+def _sort_by_tick(world, slots, n):
+    """Sorts the first n slots by LRU tick (Shell's method: short, and quick enough for what is rarely needed)."""
+    gap = n // 2
+    while gap > 0:
+        for i in range(gap, n):
+            slot, j = slots[i], i
+            tick = world.slots[slot]["last_served_tick"]
+            while j >= gap and world.slots[slots[j - gap]]["last_served_tick"] > tick:
+                slots[j] = slots[j - gap]
+                j -= gap
+            slots[j] = slot
+        gap //= 2
 
 
 @inner
 def _sort(values, n):
-    """Sorts the first n values, ascending (Shell's method: short, and quick enough for what is rarely needed)."""
+    """Sorts the first n values, ascending."""
     gap = n // 2
     while gap > 0:
         for i in range(gap, n):

@@ -16,7 +16,7 @@ from scheduler.kernels.prerequisites import append_prerequisites
 from scheduler.kernels.probes import acceptance_learning, timing_refresh
 from scheduler.kernels.pruning import prune
 from scheduler.kernels.ragged import adaptive_ragged, new_ragged
-from scheduler.kernels.record import record_lanes, record_slots
+from scheduler.kernels.record import record_candidate, record_lanes
 from scheduler.kernels.selection import (
     ACCEPTANCE_LEARNING,
     ORDINARY,
@@ -154,13 +154,13 @@ def plan(
     if chosen < 0 or decision[0]["overflow"] == 1:
         return
     decision[0]["runner_up"] = runner_up(world, chosen)
-    others = np.empty(len(recorded) - 1, np.int64)
-    count = choose_alternatives(world, chosen, others)
-    recorded[0] = candidates[chosen]
-    written = record_slots(world, chosen, recorded_slots, 0)
+    if decision[0]["runner_up"] >= 0:
+        decision[0]["runner_up_score"] = candidates[decision[0]["runner_up"]]["score"]
+    others = np.empty(len(recorded), np.int64)
+    others[0] = chosen
+    count = 1 + choose_alternatives(world, chosen, others[1:])
     for i in range(count):
-        recorded[1 + i] = candidates[others[i]]
-        written = record_slots(world, others[i], recorded_slots, written)
-    decision[0]["recorded_slots"] = written
-    decision[0]["alternatives"] = count
+        recorded[i] = candidates[others[i]]
+        record_candidate(world, others[i], recorded[i], recorded_slots)
+    decision[0]["alternatives"] = count - 1
     record_lanes(world, chosen, lanes, details)

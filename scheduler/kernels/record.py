@@ -11,21 +11,30 @@ from scheduler.kernels.context import (
     terminal_row_value,
 )
 from scheduler.kernels.jit import inner
-from scheduler.kernels.table import ceiling_of, members
+from scheduler.kernels.table import ceiling_of, is_fresh, members
 
 ROLE_PREFILL, ROLE_DECODE, ROLE_INIT, ROLE_RESTORE, ROLE_VISION, ROLE_SNAPSHOT, ROLE_TERMINAL = range(7)
 """Roles, in the order of scheduler.plans.Role."""
+COST_UNKNOWN, COST_FRESH, COST_STALE = range(3)
+"""In the order of scheduler.plans.CostState."""
 
 
 @inner
-def record_slots(world, c, recorded_slots, written):
-    """Writes row `c`'s submitted slots, ascending, to recorded_slots[written:]; returns where they end."""
+def record_candidate(world, c, recorded, recorded_slots):
+    """Adds to a copy of row `c` what is known of its cost, and its submitted slots, ascending, to those recorded."""
+    graph = world.graphs[world.candidates[c]["graph"]]
+    recorded["selected_ns"] = graph["duration_ns"]
+    recorded["observed_ns"] = graph["observed_ns"]
+    recorded["cost_state"] = COST_UNKNOWN
+    if graph["duration_ns"] > 0:
+        recorded["cost_state"] = COST_FRESH if is_fresh(world, graph) else COST_STALE
     _mark_rows(world, c)
+    written = world.decision[0]["recorded_slots"]
     for slot in range(len(world.slots)):
         if world.scratch[MARKS, slot] > 0:
             recorded_slots[written] = slot
             written += 1
-    return written
+    world.decision[0]["recorded_slots"] = written
 
 
 @inner

@@ -19,11 +19,12 @@ _KINDS = 10
 @inner
 def ordinary_winner(world):
     """The first eligible candidate in the total order, -1 without one."""
-    winner = -1
-    for c in range(world.decision[0]["found"]):
-        if world.candidates[c]["barred"] == layout.NOT_BARRED and (winner < 0 or precedes(world, c, winner)):
+    found = world.decision[0]["found"]
+    winner = found  # none yet
+    for c in range(found):
+        if world.candidates[c]["barred"] == layout.NOT_BARRED and (winner == found or precedes(world, c, winner)):
             winner = c
-    return winner
+    return winner if winner < found else -1
 
 
 @inner
@@ -39,15 +40,15 @@ def winner_reason(world, winner):
 @inner
 def runner_up(world, chosen):
     """The best other eligible candidate of the same score kind, -1 without one: what the margin is measured to."""
-    best = -1
-    known = world.candidates[chosen]["known"]
-    for c in range(world.decision[0]["found"]):
+    found, known = world.decision[0]["found"], world.candidates[chosen]["known"]
+    best = found  # none yet
+    for c in range(found):
         row = world.candidates[c]
         if c == chosen or row["barred"] != layout.NOT_BARRED or row["known"] != known:
             continue
-        if best < 0 or precedes(world, c, best):
+        if best == found or precedes(world, c, best):
             best = c
-    return best
+    return best if best < found else -1
 
 
 @inner
@@ -138,21 +139,14 @@ def _is_same(world, a, b):
     if a == b:
         return True
     x, y = world.candidates[a], world.candidates[b]
-    if x["graph"] != y["graph"] or x["lanes"] != y["lanes"]:
+    if x["graph"] != y["graph"] or x["lanes"] != y["lanes"] or x["prompt_slot"] != y["prompt_slot"]:
         return False
     marks = world.scratch[MARKS]
-    _mark(world, x, marks, 0)
-    _mark(world, y, marks, 1)
+    for i in range(x["first"], x["first"] + members(x)):
+        marks[world.pool[0, i]] = 0
+    for i in range(y["first"], y["first"] + members(y)):
+        marks[world.pool[0, i]] = 1
     for i in range(x["first"], x["first"] + members(x)):
         if marks[world.pool[0, i]] == 0:
             return False
-    return x["prompt_slot"] < 0 or marks[x["prompt_slot"]] == 1
-
-
-@inner
-def _mark(world, row, marks, value):
-    """Sets marks of all submitted slots of a candidate."""
-    for i in range(row["first"], row["first"] + members(row)):
-        marks[world.pool[0, i]] = value
-    if row["prompt_slot"] >= 0:
-        marks[row["prompt_slot"]] = value
+    return True

@@ -114,7 +114,7 @@ def finish_candidate(world, c):
     row["logical_rows"] = logical
     graph = world.graphs[row["graph"]]
     queueable = graph["kind"] == layout.KIND_DECODE or graph["kind"] == layout.KIND_SPECULATIVE
-    row["needs_empty"] = 0 if queueable and waits == 0 and _is_fresh(world, graph) else 1
+    row["needs_empty"] = 0 if queueable and waits == 0 and is_fresh(world, graph) else 1
     if row["barred"] == layout.NOT_BARRED and decision["free_pages"] < layout.UNBOUNDED:
         if _new_pages(world, row) > decision["free_pages"]:
             row["barred"] = layout.PAGES
@@ -122,7 +122,7 @@ def finish_candidate(world, c):
 
 
 @inner
-def _is_fresh(world, graph):
+def is_fresh(world, graph):
     """Measured, and not stale at now."""
     if graph["duration_ns"] == 0:
         return False
