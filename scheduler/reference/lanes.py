@@ -35,8 +35,12 @@ class Completion:
 
 def commits(resident: Resident, result: LaneResult) -> bool:
     """Whether the lane's tokens count: not of a failed lane, a cancelled request or one that ended before."""
-    ended = resident.stage is Stage.TERMINAL and result.lane.role is not Role.TERMINAL
-    return result.record.error is None and not resident.cancelled and not ended
+    return result.record.error is None and not resident.cancelled and not ended_before(resident, result)
+
+
+def ended_before(resident: Resident, result: LaneResult) -> bool:
+    """The request had ended when this frame, queued behind its last one, completed."""
+    return resident.stage is Stage.TERMINAL and result.lane.role is not Role.TERMINAL
 
 
 def captures_an_end(resident: Resident, result: LaneResult) -> bool:
@@ -91,7 +95,8 @@ def apply_lane(resident: Resident, result: LaneResult, completion: Completion) -
     """
     record, lane = result.record, result.lane
     if not commits(resident, result):
-        resident.cancelled = resident.cancelled or record.error is not None
+        failed = record.error is not None and not ended_before(resident, result)
+        resident.cancelled = resident.cancelled or failed
         return []
     learn(resident, result, completion.prior)
     first = resident.emitted

@@ -18,7 +18,7 @@ def work(task):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scenarios", type=int, default=1056)
-    parser.add_argument("--plans", type=int, default=190, help="plans of each scenario, at most")
+    parser.add_argument("--plans", type=int, default=230, help="plans of each scenario, at most")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1)
     arguments = parser.parse_args()

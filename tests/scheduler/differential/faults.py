@@ -23,7 +23,7 @@ FOLDER = pathlib.Path(importlib.util.find_spec(PACKAGE).origin).parent
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """`old` occurs once in reference/`module`.py and becomes `new`."""
+    """`old` occurs once in reference/`module`.py and becomes `new`. It shows in scenario SHOWS[name], else in the first."""
 
     name: str
     module: str
@@ -232,6 +232,36 @@ FAULTS = (
 )
 
 
+SHOWS = {
+    "a window of eight samples": 1,
+    "stale samples kept": 1,
+    "credit kept while idle": 1,
+    "solo chunks of the largest graph": 1,
+    "survival that rises with depth": 2,
+    "fewer served requests preferred on a tie": 2,
+    "two orderings only": 2,
+    "a chain's own stages left out": 2,
+    "windows that are never quite full": 2,
+    "a newcomer's cap one resident short": 3,
+    "terminal rows take part in intervals": 3,
+    "an overrun ignored": 7,
+    "captures whatever they cost": 7,
+    "forecasts of copied drafts": 10,
+    "the reference interval of the fastest graph": 10,
+    "commit trusts old freshness": 11,
+    "pairs that never share": 14,
+    "attempts not noted": 15,
+    "modest optimism": 15,
+    "guards of later anchors ignored": 15,
+    "ties of decoders to the most recently served": 33,
+    "saved waiting of terminal rows left out": 39,
+    "ragged ties to the higher slot": 39,
+    "survival ignored behind a termination": 40,
+    "termination not censored": 57,
+}
+"""The first scenario in which a fault shows, of those that do not show in scenario 0. Only a hint, to save time."""
+
+
 class _Loader(importlib.machinery.SourceFileLoader):
     """Reads one file with the fault in it; never the bytecode cache."""
 
@@ -292,10 +322,11 @@ def faulty_reference(fault):
         parent.reference = attribute
 
 
-def noticed(fault, seeds, plans=150):
-    """The report of the first scenario in which the fault shows, None when it shows in none."""
+def noticed(fault, scenarios=80, plans=60):
+    """The report of a scenario in which the fault shows, None when it shows in none of the first `scenarios`."""
+    first = SHOWS.get(fault.name, 0)
     with faulty_reference(fault) as plain_of:
-        for seed in seeds:
+        for seed in (first, *(seed for seed in range(scenarios) if seed != first)):
             report = run_scenario(seed, plans, plain_of=plain_of)
             if report.difference is not None:
                 return report
