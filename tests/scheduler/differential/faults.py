@@ -23,7 +23,7 @@ FOLDER = pathlib.Path(importlib.util.find_spec(PACKAGE).origin).parent
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """`old` occurs once in reference/`module`.py and becomes `new`. It shows in scenario SHOWS[name], else in the first."""
+    """`old` occurs once in reference/`module`.py and becomes `new`. SHOWS says in which scenario it shows."""
 
     name: str
     module: str
