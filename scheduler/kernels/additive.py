@@ -21,7 +21,7 @@ from scheduler.kernels.context import (
     rows_of,
     terminal_row_value,
 )
-from scheduler.kernels.jit import allocating, inner
+from scheduler.kernels.jit import allocating, inlined, inner
 from scheduler.kernels.order import sort_lanes
 from scheduler.kernels.table import finish_candidate, price, push, start_candidate
 
@@ -64,7 +64,7 @@ def collect_lanes(world):
     return lanes
 
 
-@inner
+@inlined
 def _is_prompt(slot):
     return slot["stage"] == layout.PREFILL and is_runnable(slot) and slot["retiring"] == 0
 
@@ -133,7 +133,7 @@ def append_ragged(world, graph, count, priced):
     world.decision[0]["priced"] += priced - 1
 
 
-@inner
+@inlined
 def _keep(world, c):
     price(world, c)
     finish_candidate(world, c)
@@ -157,7 +157,7 @@ def _sort_decoders(world, lanes, graph):
     lanes.sorted_for[1] = estimator
 
 
-@inner
+@inlined
 def _take_decoders(world, lanes, c, count):
     """The first `count` sorted decoders become lanes of row `c`, their parts added in that order."""
     row = world.candidates[c]
@@ -169,14 +169,14 @@ def _take_decoders(world, lanes, c, count):
     row["served"] += count
 
 
-@inner
+@inlined
 def _add_decoder(world, row, slot, rows):
     row["token_value"] += decode_token(world, slot, row["graph"], rows)
     row["delivery_value"] += world.views[slot]["delivery_price"]
     row["age_relief"] += decode_relief(world, slot, row["horizon_ms"])
 
 
-@inner
+@inlined
 def take_prompt(world, c, slot, tokens):
     """`slot` becomes the prompt lane of row `c`, its parts added last."""
     row = world.candidates[c]

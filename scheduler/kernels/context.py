@@ -6,7 +6,7 @@ import math
 from collections import namedtuple
 
 from scheduler import layout
-from scheduler.kernels.jit import inner
+from scheduler.kernels.jit import inlined, inner
 
 # The arrays of one decision; a named tuple, because compiled code takes one as cheaply as its fields. Shapes: slots,
 # views [S]; graphs [G]; policy, decision [1]; candidates [N]; pool [2, M]: slots and allocated rows of cohorts;
@@ -32,7 +32,7 @@ def exponent_of(value):
     return math.frexp(value)[1] - 1
 
 
-@inner
+@inlined
 def is_runnable(slot):
     """Resident, not cancelled, not waiting for external restoration."""
     return slot["stage"] != layout.FREE and slot["stage"] != layout.WAITING and slot["cancelled"] == 0
@@ -199,58 +199,58 @@ def _or_zero(memory):
 # --- lane values (S4): token, delivery, relief, terminal; v = ((token + delivery) + relief) + terminal ---
 
 
-@inner
+@inlined
 def rows_of(world, slot, graph):
     """Rows that a decoding lane uses on a graph: min(D + 1, W, limit, 1 + drafts); always 1 or more if selectable."""
     return min(world.graphs[graph]["lane_width"], world.views[slot]["limit"])
 
 
-@inner
+@inlined
 def decode_token(world, slot, graph, rows):
     """Token value of a decode lane with `rows` rows on `graph`, by that graph's estimator."""
     expected = world.yields[slot, world.graphs[graph]["estimator"], layout.YIELD_SCORE, rows]
     return world.views[slot]["output_price"] * expected
 
 
-@inner
+@inlined
 def decode_relief(world, slot, horizon_ms):
     """Age relief of a decode lane; 0.0 without visible output."""
     return world.views[slot]["age_weight"] * (world.views[slot]["age_ms"] + horizon_ms)
 
 
-@inner
+@inlined
 def decode_value(world, slot, graph, rows, horizon_ms):
     """v of a decode lane."""
     token = decode_token(world, slot, graph, rows)
     return token + world.views[slot]["delivery_price"] + decode_relief(world, slot, horizon_ms)
 
 
-@inner
+@inlined
 def finishes(world, slot, tokens):
     """Whether `tokens` more prompt tokens complete the prompt; the lane then also yields one output token."""
     return world.slots[slot]["consumed"] + tokens == world.slots[slot]["prompt_tokens"]
 
 
-@inner
+@inlined
 def prompt_token(world, slot, tokens):
     """Token value of a prompt lane that consumes `tokens`."""
     value = world.views[slot]["prompt_price"] * tokens
     return value + world.views[slot]["output_price"] if finishes(world, slot, tokens) else value
 
 
-@inner
+@inlined
 def prompt_delivery(world, slot, tokens):
     """Delivery value of a prompt lane: its first output, if it finishes."""
     return world.views[slot]["delivery_price"] if finishes(world, slot, tokens) else 0.0
 
 
-@inner
+@inlined
 def prompt_lane_value(world, slot, tokens):
     """v of a prompt lane."""
     return prompt_token(world, slot, tokens) + prompt_delivery(world, slot, tokens)
 
 
-@inner
+@inlined
 def terminal_row_value(world, slot, horizon_ms):
     """v of a terminal row, which is its terminal part alone."""
     view = world.views[slot]

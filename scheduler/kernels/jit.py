@@ -1,5 +1,5 @@
-"""The one place for numba's options. `inner` and `allocating` functions are compiled into their callers; entries have
-signatures.
+"""The one place for numba's options. `inner`, `inlined` and `allocating` functions are compiled into their
+callers; entries have signatures.
 
 No fastmath: results are the plain twin's, bit for bit. error_model="numpy" only removes division checks, whose
 operands the callers keep away from 0.
@@ -59,6 +59,13 @@ def inner(function: _F) -> _F:
     references to arrays, which took most of the run time: a part is passed a dozen of them.
     """
     compiled: _F = numba.njit(error_model="numpy", _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+    return compiled
+
+
+def inlined(function: _F) -> _F:
+    """An `inner` part that is short or often called: its code replaces the call, which passes a hundred words."""
+    options = {"error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    compiled: _F = numba.njit(forceinline=True, **options)(function)
     return compiled
 
 

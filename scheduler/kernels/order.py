@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from scheduler.kernels.context import MARKS, SERVED_A, SERVED_B
-from scheduler.kernels.jit import inner
+from scheduler.kernels.jit import inlined, inner
 from scheduler.kernels.table import following_members, members
 
 
-@inner
+@inlined
 def precedes(world, a, b):
     """Whether candidate row `a` comes strictly before row `b` in the total order. Barred or not plays no part."""
     x, y = world.candidates[a], world.candidates[b]
@@ -19,13 +19,31 @@ def precedes(world, a, b):
         return x["horizon_ns"] < y["horizon_ns"]
     if x["served"] != y["served"]:
         return x["served"] > y["served"]
-    return _precedes_on_tie(world, a, b)
+    if x["served"] == 1:
+        return _precedes_alone(world, x, y)
+    return _precedes_on_tie(world, x, y)
+
+
+@inlined
+def _only_slot(world, row):
+    """The slot of a candidate that serves one request: its submitted graph has that lane."""
+    return row["prompt_slot"] if row["prompt_slot"] >= 0 else world.pool[0, row["first"]]
+
+
+@inlined
+def _precedes_alone(world, x, y):
+    """The rest of the order for candidates that serve one request each, as all prefills do."""
+    first, second = _only_slot(world, x), _only_slot(world, y)
+    tick_x, tick_y = world.slots[first]["last_served_tick"], world.slots[second]["last_served_tick"]
+    if tick_x != tick_y:
+        return tick_x < tick_y
+    by_graphs = _by_graphs(x, y)
+    return by_graphs < 0 if by_graphs != 0 else first < second
 
 
 @inner
-def _precedes_on_tie(world, a, b):
+def _precedes_on_tie(world, x, y):
     """The rest of the order: LRU ticks, padding, size, catalog positions, slots."""
-    x, y = world.candidates[a], world.candidates[b]
     first, second = world.scratch[SERVED_A], world.scratch[SERVED_B]
     served = _served_slots(world, x, first)
     _served_slots(world, y, second)
@@ -35,21 +53,28 @@ def _precedes_on_tie(world, a, b):
         tick_x, tick_y = world.slots[first[i]]["last_served_tick"], world.slots[second[i]]["last_served_tick"]
         if tick_x != tick_y:
             return tick_x < tick_y
-    padding_x, padding_y = x["physical_rows"] - x["logical_rows"], y["physical_rows"] - y["logical_rows"]
-    if padding_x != padding_y:
-        return padding_x < padding_y
-    if x["physical_rows"] != y["physical_rows"]:
-        return x["physical_rows"] < y["physical_rows"]
-    if x["graph"] != y["graph"]:
-        return x["graph"] < y["graph"]
-    if x["following"] != y["following"]:
-        return x["following"] < y["following"]
+    by_graphs = _by_graphs(x, y)
+    if by_graphs != 0:
+        return by_graphs < 0
     _sort(first, served)
     _sort(second, served)
     for i in range(served):
         if first[i] != second[i]:
             return first[i] < second[i]
     return False
+
+
+@inlined
+def _by_graphs(x, y):
+    """Negative when x's graphs come first, positive when y's do: padding, physical rows, catalog positions."""
+    padding_x, padding_y = x["physical_rows"] - x["logical_rows"], y["physical_rows"] - y["logical_rows"]
+    if padding_x != padding_y:
+        return padding_x - padding_y
+    if x["physical_rows"] != y["physical_rows"]:
+        return x["physical_rows"] - y["physical_rows"]
+    if x["graph"] != y["graph"]:
+        return x["graph"] - y["graph"]
+    return x["following"] - y["following"]
 
 
 @inner

@@ -5,11 +5,11 @@ from __future__ import annotations
 from scheduler import layout
 from scheduler.kernels.additive import take_prompt
 from scheduler.kernels.context import is_runnable
-from scheduler.kernels.jit import inner
+from scheduler.kernels.jit import inlined, inner
 from scheduler.kernels.table import finish_candidate, price, start_candidate
 
 
-@inner
+@inlined
 def prefill_kind(slot):
     """The kind of graph that the slot's prompt runs on."""
     return layout.KIND_SCORED_PREFILL if slot["scored"] == 1 else layout.KIND_PREFILL

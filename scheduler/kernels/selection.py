@@ -6,7 +6,7 @@ import numpy as np
 
 from scheduler import layout
 from scheduler.kernels.context import MARKS
-from scheduler.kernels.jit import allocating, inner
+from scheduler.kernels.jit import allocating, inlined, inner
 from scheduler.kernels.order import precedes
 from scheduler.kernels.table import members
 
@@ -112,7 +112,7 @@ def _best_of_kinds(world, chosen, out):
     return count
 
 
-@inner
+@inlined
 def _ranks_before(world, a, b):
     """The total order with the barred ones behind all others."""
     barred_a = world.candidates[a]["barred"] != layout.NOT_BARRED

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from scheduler import layout
 from scheduler.kernels.context import rows_of
-from scheduler.kernels.jit import inner
+from scheduler.kernels.jit import inlined, inner
 
 
-@inner
+@inlined
 def start_candidate(world, graph, following):
     """The next row, as a candidate of `graph` (and `following`, -1 without) without lanes.
 
@@ -59,7 +59,7 @@ def start_candidate(world, graph, following):
     return c
 
 
-@inner
+@inlined
 def push(world, slot, rows):
     """Appends one lane (its slot and allocated rows) to the cohort pool; the caller counts it in lanes."""
     i = world.decision[0]["pooled"]
@@ -71,19 +71,19 @@ def push(world, slot, rows):
     world.decision[0]["pooled"] = i + 1
 
 
-@inner
+@inlined
 def members(row):
     """Pool entries of the submitted graph: its lanes without the prompt lane."""
     return row["lanes"] - (1 if row["prompt_slot"] >= 0 else 0)
 
 
-@inner
+@inlined
 def following_members(row):
     """Pool entries of the following graph."""
     return row["following_lanes"] - (1 if row["following_prompt_slot"] >= 0 else 0)
 
 
-@inner
+@inlined
 def price(world, c):
     """Score and wait_cost of row `c` from its four sums, known and horizon_ms (S4)."""
     row = world.candidates[c]
@@ -96,7 +96,7 @@ def price(world, c):
         row["score"] = work
 
 
-@inner
+@inlined
 def finish_candidate(world, c):
     """Keeps row `c`: its logical rows and what bars it or makes it wait. Call price() before.
 
@@ -115,13 +115,18 @@ def finish_candidate(world, c):
     graph = world.graphs[row["graph"]]
     queueable = graph["kind"] == layout.KIND_DECODE or graph["kind"] == layout.KIND_SPECULATIVE
     row["needs_empty"] = 0 if queueable and waits == 0 and is_fresh(world, graph) else 1
-    if row["barred"] == layout.NOT_BARRED and decision["free_pages"] < layout.UNBOUNDED:
-        if _new_pages(world, row) > decision["free_pages"]:
-            row["barred"] = layout.PAGES
+    if decision["free_pages"] < layout.UNBOUNDED:
+        _bar_without_pages(world, row)
     decision["found"] = c + 1
 
 
 @inner
+def _bar_without_pages(world, row):
+    if row["barred"] == layout.NOT_BARRED and _new_pages(world, row) > world.decision[0]["free_pages"]:
+        row["barred"] = layout.PAGES
+
+
+@inlined
 def is_fresh(world, graph):
     """Measured, and not stale at now."""
     if graph["duration_ns"] == 0:
