@@ -32,6 +32,9 @@ FIRST_CANDIDATES = 512
 FIRST_POOL = 16384
 """Sizes that the tables start with; they are doubled whenever a decision does not fit."""
 
+_BLOCK_SLOTS = 2048
+"""Slots for which the output arrays of coming plans are allocated at a time."""
+
 _REASONS, _ROLES, _COST_STATES = tuple(Reason), tuple(Role), tuple(CostState)
 _BARRED = (BarredBy.NONE, BarredBy.PRUNED, BarredBy.UNMEASURED, BarredBy.PAGES)
 _INPUTS = 8
@@ -173,18 +176,20 @@ class Planner:
         self._views = layout.zeros(layout.VIEW, state.request_slots)
         self._candidates = layout.zeros(layout.CANDIDATE, FIRST_CANDIDATES)
         self._pool = np.zeros((2, FIRST_POOL), np.int64)
+        self._spare: list[tuple[Records, npt.NDArray[np.int64], Records, Records]] = []
         self._renew_outputs()
         self._collect_arguments()
 
     def _renew_outputs(self) -> None:
-        """Arrays for the next plan to keep."""
-        slots = self._state.request_slots
-        self._outputs = (
-            np.empty(layout.RECORDED, layout.CANDIDATE),
-            np.empty(layout.RECORDED * slots, np.int64),
-            np.empty(slots, layout.LANE),
-            np.empty(slots, layout.LANE_DETAIL),
-        )
+        """Arrays for the next plan to keep, from a block of them: making structured arrays takes microseconds."""
+        if not self._spare:
+            slots = self._state.request_slots
+            plans = max(1, _BLOCK_SLOTS // slots)
+            candidates = np.empty((plans, layout.RECORDED), layout.CANDIDATE)
+            recorded_slots = np.empty((plans, layout.RECORDED * slots), np.int64)
+            lanes, details = np.empty((plans, slots), layout.LANE), np.empty((plans, slots), layout.LANE_DETAIL)
+            self._spare = list(zip(candidates, recorded_slots, lanes, details, strict=True))
+        self._outputs = self._spare.pop()
 
     def _collect_arguments(self) -> None:
         state, acceptance = self._state, self._state.acceptance

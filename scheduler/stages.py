@@ -121,7 +121,6 @@ def retire(state: SchedulerState, number: int) -> None:
 
 def _enter_terminal(state: SchedulerState, number: int) -> None:
     state.slots[number]["stage"] = layout.TERMINAL
-    state.works[number] = 0
 
 
 def drop(state: SchedulerState, number: int) -> None:

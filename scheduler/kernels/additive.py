@@ -69,7 +69,7 @@ def _is_prompt(slot):
     return slot["stage"] == layout.PREFILL and is_runnable(slot) and slot["retiring"] == 0
 
 
-@inner
+@inlined
 def append_additive(world, lanes, graph):
     """DECODE or rectangular SPECULATIVE: the first min(B, n) decoders by value."""
     if len(lanes.decoders) == 0:
@@ -117,7 +117,7 @@ def append_terminal(world, lanes, graph):
     _keep(world, c)
 
 
-@inner
+@inlined
 def append_ragged(world, graph, count, priced):
     """A ragged cohort of `count` lanes that already lies at the end of the pool; `priced` cohorts were compared."""
     if count == 0:
@@ -140,7 +140,7 @@ def _keep(world, c):
     world.decision[0]["priced"] += 1
 
 
-@inner
+@inlined
 def _sort_decoders(world, lanes, graph):
     """Sorts the decoders by (-v(rows), LRU, -rows, slot) for one shape at its own duration."""
     horizon_ms = world.graphs[graph]["duration_ns"] / 1e6

@@ -135,7 +135,7 @@ def _sort(values, n):
         gap //= 2
 
 
-@inner
+@inlined
 def sort_lanes(world, order, n, value, rows, gap):
     """Sorts order[:n] (slots) by (-value, LRU, -rows, slot). value and rows are indexed by slot.
 
@@ -151,7 +151,7 @@ def sort_lanes(world, order, n, value, rows, gap):
         gap //= 2
 
 
-@inner
+@inlined
 def _lane_precedes(world, a, b, value, rows):
     if value[a] != value[b]:
         return value[a] > value[b]

@@ -10,7 +10,7 @@ from scheduler.kernels import jit
 from scheduler.kernels.additive import append_additive, append_mixed, append_ragged, append_terminal, collect_lanes
 from scheduler.kernels.context import SCRATCH_ROWS, World, set_context
 from scheduler.kernels.fixed_ragged import fixed_ragged
-from scheduler.kernels.jit import allocating, entry, inner
+from scheduler.kernels.jit import allocating, entry, inlined, inner
 from scheduler.kernels.prefill import append_prefill, solo_graph
 from scheduler.kernels.prerequisites import append_prerequisites
 from scheduler.kernels.probes import acceptance_learning, timing_refresh
@@ -73,7 +73,7 @@ def _append_all(world):
             _append_generation(world, lanes, ragged, g, solo_prompt)
 
 
-@inner
+@inlined
 def _append_generation(world, lanes, ragged, graph, solo_prompt):
     shape = world.graphs[graph]
     if shape["kind"] == layout.KIND_MIXED:

@@ -12,7 +12,7 @@ from collections import namedtuple
 import numpy as np
 
 from scheduler import layout
-from scheduler.kernels.jit import allocating, inner
+from scheduler.kernels.jit import allocating, inlined, inner
 
 # One decision's lanes and scratch. n lanes are numbered densely, in slot order; D is the deepest draft of the catalog.
 # slots, limits, ticks [n]: of lane i; token [2, n, D + 2]: its token value by estimator and rows; fixed_value [2, n]:
@@ -112,7 +112,7 @@ def _walk_alike(a, b):
     return same_rows and a["estimator"] == b["estimator"]
 
 
-@inner
+@inlined
 def adaptive_ragged(world, ragged, graph):
     """The best cohort of one adaptive ragged shape: its lane count; 0 without lanes.
 
@@ -156,7 +156,7 @@ def adaptive_ragged(world, ragged, graph):
     return best_lanes
 
 
-@inner
+@inlined
 def has_room(world, lanes):
     """Whether the cohort pool has entries for `lanes` more; sets overflow where it has not."""
     if world.decision[0]["pooled"] + lanes <= world.pool.shape[1]:
@@ -234,7 +234,7 @@ def _merge(survival, codes, start, middle, end, survival_out, codes_out):
         k += 1
 
 
-@inner
+@inlined
 def _value_lanes(world, ragged, estimator, width, horizon_ms):
     """Each lane's rows in the shape and the three values that it is ordered by."""
     for i in range(len(ragged.slots)):
@@ -251,7 +251,7 @@ def _value_lanes(world, ragged, estimator, width, horizon_ms):
         ragged.key[_RELATIVE, i] = total / rows
 
 
-@inner
+@inlined
 def _sort_lanes(ragged, ordering):
     """Insertion sort by value descending, tick and slot ascending, from the previous shape's order, which is close."""
     order = ragged.order[ordering]
@@ -272,7 +272,7 @@ def _sort_lanes(ragged, ordering):
         order[j] = lane
 
 
-@inner
+@inlined
 def _repeats_earlier(order, ordering, most):
     """Whether an earlier ordering starts with the same lanes, so that its prefixes were the same."""
     for earlier in range(ordering):
@@ -284,7 +284,7 @@ def _repeats_earlier(order, ordering, most):
     return False
 
 
-@inner
+@inlined
 def _drafts_before(ragged, estimator, lane, end):
     """Drafts of a lane that stand before `end` in the ranking, within its rows."""
     drafts = 0
@@ -304,7 +304,7 @@ def _last_draft(place, drafts, order, lanes):
     return last
 
 
-@inner
+@inlined
 def _is_walked(ragged, walk, ordering, most):
     """Whether the first `most` lanes of an ordering were walked before in this order."""
     if ragged.walks.walked[walk, ordering] < most:
@@ -355,7 +355,7 @@ def _walk(ragged, walk, estimator, ordering, target_rows):
     ragged.walks.walked[walk, ordering] = most
 
 
-@inner
+@inlined
 def _best_prefix(ragged, walk, ordering, most, horizon_ms, wait_cost):
     """(score, lanes) of the best prefix of an ordering; equal scores go to more lanes."""
     order, token = ragged.order[ordering], ragged.walks.token[walk, ordering]

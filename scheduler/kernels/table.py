@@ -141,7 +141,7 @@ def _pages_of(world, slot, tokens):
     return max(0, (tokens + size - 1) // size - world.slots[slot]["pages_held"])
 
 
-@inner
+@inlined
 def ceiling_of(world, graph, slot, rows):
     """The most output tokens of a decode lane: under device allocation all it may use, else its rows."""
     if world.graphs[graph]["ragged"] == 1 and world.graphs[graph]["allocation"] == layout.ALLOCATE_DEVICE:

@@ -34,7 +34,10 @@ ROW = ("allocation", "requests", "probe", "median_us", "p99_us", "plans", "disti
 
 @click.group(cls=Group)
 def bench() -> None:
-    """Measure parts of Helios on this machine."""
+    """Measure parts of Helios on this machine.
+
+    Example: helios bench plan
+    """
 
 
 @bench.command(epilog="Example: helios bench plan --requests 8 --requests 64 --json")
