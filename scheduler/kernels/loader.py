@@ -39,7 +39,7 @@ def load_kernels(cache_root: Path | None = None) -> types.ModuleType:
     """The module scheduler.kernels.entries, compiled or read from the cache under `cache_root`.
 
     The default is numba's own setting (NUMBA_CACHE_DIR), else ~/.cache/helios/kernels. Two processes may start at
-    once: numba replaces its files atomically. Compiling takes a minute or two, once.
+    once: numba replaces its files atomically. Compiling takes two to three minutes, once.
     """
     directory = _cache_directory(cache_root)
     numba = importlib.import_module("numba")

@@ -102,7 +102,7 @@ def load_device(settings: Settings, source: ModelSource, stopped: Callable[[], b
         _say(f"{what} ({share:.0%})")
 
     if not kernels_are_cached():
-        _say("compiling the scheduler's kernels, once for this version; it takes a minute or two")
+        _say("compiling the scheduler's kernels, once for this version; it takes two to three minutes")
     load_kernels()
     progress(f"loaded; preparing {len(device.shapes)} programs", 0.0)
     device.prepare(progress)
