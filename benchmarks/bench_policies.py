@@ -10,7 +10,8 @@ prepared graphs that hold a step; "unpadded" gives a baseline graphs of exactly 
 A load is a share of saturation: the most requests per second that any budget finished when all arrived at once. The
 score is the geometric mean of TTFT p50, TTFT p99, inter-token p99 and 1/throughput, each over that of the cell's best
 budget in hindsight: 1 is equal, below 1 is better. Deterministic; prints Markdown, and with --out writes one JSON file
-per run. A run that cannot be simulated is named at the end and left out.
+per run as it ends, from which a benchmark that was interrupted goes on (delete the directory when code that decides has
+changed). A run that cannot be simulated is named at the end and left out.
 """
 
 from __future__ import annotations
@@ -28,12 +29,11 @@ from policy_runs import (
     SATURATING_BUDGETS,
     Run,
     best_in_hindsight,
-    figures,
+    figures_at,
     measures,
     ratios,
     run_all,
     saturated_rate,
-    store,
     workload,
 )
 
@@ -41,10 +41,10 @@ from scheduler.policy import NEWCOMER_MEMORIES
 
 CATALOGS = ("h100_sxm__llama-3.1-8b__bf16_tp1.allctx", "rtxpro6000__llama-3.1-8b__bf16_tp1.allctx")
 ARRIVALS = {
-    "azure2023_conv_first40min": 1000,
-    "azure2023_code": 1500,
-    "mooncake_conversation_first40min": 400,
-    "servegen_deepseek_r1_resampled": 300,
+    "azure2023_conv_first40min": 700,
+    "azure2023_code": 1200,
+    "mooncake_conversation_first40min": 300,
+    "servegen_deepseek_r1_resampled": 200,
 }
 LOADS = (0.6, 0.9)
 HELIOS = ("balanced", "throughput")
@@ -132,15 +132,19 @@ def all_runs(data: str, share: float, workers: int) -> dict[tuple[str, Cell], di
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=pathlib.Path, required=True, metavar="DIR")
-    parser.add_argument("--out", type=pathlib.Path, metavar="DIR", help="write one JSON file per run here")
+    parser.add_argument(
+        "--out", type=pathlib.Path, metavar="DIR", help="keep one JSON file per run here, and go on from it"
+    )
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--quick", action="store_true", help="a tenth of the requests; for trying the script out")
     options = parser.parse_args()
     sections = all_runs(str(options.data), 0.1 if options.quick else 1.0, options.workers)
     tasks = [run for columns in sections.values() for run in columns.values()]
     tasks.sort(key=lambda run: run.policy not in HELIOS)  # the longest first
-    documents = dict(zip(tasks, run_all(tasks, figures, options.workers, "policies"), strict=True))
-    store(options.out, documents.items())
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
+    measure = functools.partial(figures_at, options.out)
+    documents = dict(zip(tasks, run_all(tasks, measure, options.workers, "policies"), strict=True))
     found = {
         key: {name: measures(documents[run]) for name, run in columns.items() if "figures" in documents[run]}
         for key, columns in sections.items()

@@ -9,7 +9,7 @@ import json
 import math
 import pathlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -150,13 +150,20 @@ def run_all(tasks: Sequence[Any], function: Any, workers: int, what: str) -> lis
     return found
 
 
-def store(out: pathlib.Path | None, results: Iterable[tuple[Run, dict[str, Any]]]) -> None:
-    """One JSON file per run."""
+def figures_at(out: pathlib.Path | None, run: Run) -> dict[str, Any]:
+    """figures(run), kept in one JSON file under `out`; the file of an earlier, interrupted benchmark is read back."""
     if out is None:
-        return
-    out.mkdir(parents=True, exist_ok=True)
-    for run, document in results:
-        (out / f"{run.name}.json").write_text(json.dumps(document, indent=1) + "\n")
+        return figures(run)
+    path = out / f"{run.name}.json"
+    if path.exists():
+        document: dict[str, Any] = json.loads(path.read_text())
+        if document["run"] == json.loads(json.dumps(dataclasses.asdict(run))):
+            return document
+    document = figures(run)
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(document, indent=1) + "\n")
+    unfinished.rename(path)
+    return document
 
 
 MEASURES = ("ttft_p50", "ttft_p99", "gap_p99", "output_tokens_per_s")
