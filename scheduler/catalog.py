@@ -174,6 +174,13 @@ def _median(samples: list[int]) -> int:
     return (ordered[middle - 1] + ordered[middle]) // 2
 
 
+def _next_smaller(shape: GraphShape, shapes: Sequence[GraphShape], capacities: Sequence[int]) -> int:
+    """The capacity index of the next smaller C of the shape's kind, -1 without one (S6 excludes by it)."""
+    smaller = (other.prefill_capacity for other in shapes if other.kind is shape.kind)
+    below = max((c for c in smaller if 0 < c < shape.prefill_capacity), default=0)
+    return capacities.index(below) if below else -1
+
+
 def _graph_records(shapes: Sequence[GraphShape], capacities: Sequence[int]) -> npt.NDArray[np.void]:
     """The shapes as layout.GRAPH records, none of them measured."""
     graphs = layout.zeros(layout.GRAPH, len(shapes))
@@ -191,7 +198,7 @@ def _graph_records(shapes: Sequence[GraphShape], capacities: Sequence[int]) -> n
         row["allocation"] = _ALLOCATION_NUMBER[shape.allocation]
         row["estimator"] = layout.FORECAST if shape.allocation is Allocation.DEVICE else layout.ACCEPTANCE
         row["usable"] = 1
-        row["below"] = -1
+        row["below"] = _next_smaller(shape, shapes, capacities)
         row["physical"] = shape.physical_rows if generation or shape.prefill_capacity else shape.batch_capacity
         row["observed_ns"] = -1
         row["attempted_ns"] = -1

@@ -193,13 +193,12 @@ def _close_lanes(
             tenant = tenants[number]
             assert tenant is not None, "a submitted lane keeps its slot"
             handle, request_id = record.handle, tenant.spec.request_id
-            for token in emitted:
-                add(GeneratedToken(handle, request_id, token, index))
-                index += 1  # noqa: PLW2901  # the lane's own counter
+            for place, token in enumerate(emitted, start=index):
+                add(GeneratedToken(handle, request_id, token, place))
             if finished is None and reached:
                 finished = FinishReason.LENGTH
             if finished is not None:
-                tokens[-1] = GeneratedToken(handle, request_id, emitted[-1], index - 1, finished)
+                tokens[-1] = GeneratedToken(handle, request_id, emitted[-1], index + len(emitted) - 1, finished)
         if finished is not None or retiring or row[3] or not row[2]:
             _move_on(state, row, finished)
     return tokens

@@ -93,7 +93,7 @@ GRAPH = np.dtype(
         ("allocation", _I),
         ("estimator", _I),  # FORECAST for device allocation, else ACCEPTANCE
         ("usable", _I),  # 0: of the other generation mode, or of another fixed width
-        ("below", _I),  # capacity index of the next smaller C of the same kind, -1 without (the planner sets it)
+        ("below", _I),  # capacity index of the next smaller C of the same kind, -1 without (the catalog sets it)
         ("physical", _I),  # physical rows: P + C, or B for state kinds and VISION
         ("duration_ns", _I),  # 0 while unknown
         ("observed_ns", _I),  # last valid sample, -1 while unknown

@@ -15,7 +15,6 @@ from scheduler.plans import (
     Alternative,
     BarredBy,
     CostState,
-    LedgerBalances,
     PlanLane,
     PlanParts,
     Reason,
@@ -167,7 +166,6 @@ class Planner:
     def __init__(self, state: SchedulerState) -> None:
         self._state = state
         self._kernel = load_kernels().plan
-        set_next_smaller(state.graphs)
         self._decision = layout.zeros(layout.DECISION, 1)
         self._inputs = self._decision.view(np.int64)[:_INPUTS]
         # The outcome as plain numbers: reading fields of a record one by one takes longer than the whole as a list.
@@ -307,17 +305,3 @@ class Planner:
             _BARRED[int(row["barred"])].value,
             bool(row["needs_empty"]),
         )
-
-
-def set_next_smaller(graphs: Records) -> None:
-    """Fills `below` of every graph with a prompt: the capacity index of the next smaller C of its kind."""
-    for graph in graphs:
-        smaller = [
-            int(other["capacity_index"])
-            for other in graphs
-            if other["kind"] == graph["kind"] and 0 < other["prompt"] < graph["prompt"]
-        ]
-        graph["below"] = max(smaller, default=-1)
-
-
-__all__ = ["CandidateTuple", "LedgerBalances", "Planner"]

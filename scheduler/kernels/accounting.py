@@ -37,7 +37,7 @@ def clamped(memory):
 
 @inner
 def updated_memory(memory, interval_ms, served, normalizer, adaptation_ms):
-    """scheduler.service_prices.updated_memory, without its checks: the same operations in the same order."""
+    """scheduler.reference.service_prices.updated_memory, without its checks: the same operations in the same order."""
     if served == 0.0:
         return clamped(memory + interval_ms / normalizer / adaptation_ms)
     decay = served / normalizer / adaptation_ms
@@ -148,7 +148,7 @@ def lone_decoder_rate(prior, rounds):
 
 @inner
 def newcomer_memory(rule, phase_rate, decode_rate, residents, largest_served):
-    """scheduler.service_prices.newcomer_memory with NaN for a missing rate or memory."""
+    """scheduler.reference.service_prices.newcomer_memory with NaN for a missing rate or memory."""
     if math.isnan(decode_rate) or rule == PHASE:
         return phase_rate if math.isnan(phase_rate) else clamped(1.0 / phase_rate)
     if rule == DEPRIVED:

@@ -45,6 +45,8 @@ def load_kernels(cache_root: Path | None = None) -> types.ModuleType:
     numba = importlib.import_module("numba")
     numba.config.CACHE_DIR = str(directory)
     entries = importlib.import_module(f"{_PACKAGE}.entries")
+    if numba.config.DISABLE_JIT:  # nothing was compiled
+        return entries
     with contextlib.suppress(OSError):  # a cache that cannot be written costs time at the next start, nothing else
         _marker(directory).touch()
     return entries

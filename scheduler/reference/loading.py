@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from scheduler.errors import InvalidCatalog
-from scheduler.shapes import Allocation, GraphKind, GraphShape
+from scheduler.shapes import MAX_TARGET_WIDTH, Allocation, GraphKind, GraphShape
 
 LARGEST_MIXED_BATCH = 64
 PROMPT_BUCKET = 64
@@ -15,9 +15,9 @@ def fixed_width(verification: str) -> int:
     """0 for "adaptive", N for "fixed:N"; raises InvalidCatalog for anything else."""
     if verification == "adaptive":
         return 0
-    match = re.fullmatch(r"fixed:([1-9][0-9]{0,3})", verification)
-    if match is None:
-        raise InvalidCatalog(f"verification {verification!r}; allowed are adaptive and fixed:N with N from 1")
+    match = re.fullmatch(r"fixed:([1-9][0-9]?)", verification)
+    if match is None or int(match[1]) > MAX_TARGET_WIDTH:
+        raise InvalidCatalog(f"verification {verification!r}; allowed are adaptive and fixed:N with N from 1 to 64")
     return int(match[1])
 
 

@@ -162,10 +162,6 @@ class Resident:
         """Expected output of `rows` rows."""
         return self.estimates.derived(self.source, forecast).raw[rows]
 
-    def yield_score(self, rows: int, forecast: bool) -> float:
-        """yield(rows): with each survival to the power alpha, for scores."""
-        return self.estimates.derived(self.source, forecast).score[rows]
-
     def yield_optimistic(self, rows: int, forecast: bool) -> float:
         """yield_opt(rows), for acceptance learning."""
         return self.estimates.derived(self.source, forecast).optimistic[rows]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from scheduler.simulation.results import Outcome, SimulationResult, Tally
 
@@ -22,7 +23,7 @@ class Limits:
     gap_ms: float | None = None
 
 
-def percentiles(values: Sequence[float]) -> dict[str, float | None]:
+def percentiles(values: Sequence[float] | npt.NDArray[np.float64]) -> dict[str, float | None]:
     """p50, p90, p99 and the largest, by linear interpolation; None without values."""
     if len(values) == 0:
         return {name: None for name, _ in PERCENTILES}
@@ -58,7 +59,7 @@ def summary(result: SimulationResult, limits: Limits | None = None) -> dict[str,
         "requests": {"finished": len(outcomes), "refused": result.refused, "truncated": result.truncated},
         "span_ms": span_ns / NS_PER_MS,
         "ttft_ms": percentiles([ttft_ms(outcome) for outcome in outcomes]),
-        "gap_ms": percentiles(np.asarray(result.gaps_ns, dtype=np.float64) / NS_PER_MS),  # type: ignore[arg-type]
+        "gap_ms": percentiles(np.asarray(result.gaps_ns, dtype=np.float64) / NS_PER_MS),
         "time_per_output_token_ms": percentiles(per_token),
         "queue_ms": percentiles([(o.admitted_ns - o.arrived_ns) / NS_PER_MS for o in outcomes]),
         "throughput": _throughput(outcomes, span_ns),

@@ -206,3 +206,12 @@ def test_a_common_power_of_two_on_all_values_changes_nothing_but_the_scale(harne
     assert huge.lanes[0].handle == plan.lanes[0].handle
     assert huge.shape == plan.shape
     assert scores == [candidate[5] * factor * 2.0**-exponent for candidate in h.scheduler.all_candidates()]
+
+
+def test_a_plans_score_and_scale_are_read_by_their_documented_names(harness):
+    h = harness(measured=True)
+    h.admit("a")
+    plan = h.step()
+    parts = plan.parts
+    assert plan.selection_value_rate() == parts.work / parts.horizon_ms - parts.wait_cost
+    assert plan.selection_log_scale() == plan.log_scale == 0.0

@@ -18,7 +18,7 @@ from scheduler import (
     RequestSpec,
 )
 from scheduler.errors import SlotsFull, StalePlan
-from scheduler.service_prices import MEMORY_MAX, MEMORY_MIN
+from scheduler.reference.service_prices import MEMORY_MAX, MEMORY_MIN
 from tests.scheduler.conftest import SHAPES
 
 SLOTS = 4

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.errors import InvalidObservation
-from scheduler.service_prices import MEMORY_MAX, MEMORY_MIN, newcomer_memory, updated_memory
+from scheduler.reference.service_prices import MEMORY_MAX, MEMORY_MIN, newcomer_memory, updated_memory
 
 memories = st.floats(MEMORY_MIN, MEMORY_MAX)
 intervals = st.floats(1e-6, 3_600_000.0)

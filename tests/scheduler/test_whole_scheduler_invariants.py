@@ -24,7 +24,7 @@ from scheduler import (
 )
 from scheduler.errors import AdmissionError, StalePlan
 from scheduler.records import ImageSpan
-from scheduler.service_prices import MEMORY_MAX, MEMORY_MIN
+from scheduler.reference.service_prices import MEMORY_MAX, MEMORY_MIN
 from tests.scheduler.traces.device import Trace, decode, prefill, round_of, state_graph
 
 SLOTS = 5

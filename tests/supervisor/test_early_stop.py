@@ -69,7 +69,8 @@ def test_a_refused_start_removes_what_it_made_and_gives_the_signals_back(tmp_pat
 
 
 HELD_IMPORT = """
-import runpy, sys, threading
+import runpy, signal, sys, threading
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever started the tests: under nohup it would be ignored
 
 class Waits:
     def find_spec(self, name, path=None, target=None):
