@@ -17,8 +17,11 @@ together with its sockets.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from scheduler.shapes import GraphShape
 
@@ -57,35 +60,66 @@ class InvalidFrame(DeviceError, ValueError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SamplingParameters:
-    """temperature 0 is greedy. `seed` fixes the draws of this request: token i depends on (seed, i) and the logits."""
+    """How one request's tokens are drawn. temperature 0 is greedy; top_k 0 and top_p 1 keep the whole vocabulary.
+
+    Order: penalties and bias on the logits, temperature, then top_k, top_p and min_p (a share of the largest
+    probability). `repetition_penalty` (1: none) sees prompt and output, `presence_penalty` and `frequency_penalty`
+    (0: none) the output only. `logit_bias`: (token id, addend) pairs. `seed` fixes every draw of this request.
+    `reproducible`: the client named the seed, so drafts are deterministic and verified by equality: the output is
+    then that of plain decoding, whatever rounds it came in. `logprobs`: report each output token's log-probability
+    under the model's own distribution and those of this many likeliest tokens; None: nothing. `prompt_logprobs`:
+    the same for each prompt token but the first.
+    """
 
     temperature: float = 1.0
     top_p: float = 1.0
     seed: int = 0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    reproducible: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceLimits:
-    """`context_tokens`: prompt plus output of one request. `page_tokens`: tokens per KV page."""
+    """`context_tokens`: prompt plus output of one request. `page_tokens`: tokens per KV page.
+
+    `snapshot_rows`: complete states that the prefix cache can hold. `draft_tokens`: the deepest prepared draft, 0
+    without speculation. `learned_drafts`: a draft head is loaded; without one only copies are proposed.
+    """
 
     context_tokens: int
     kv_pages: int
     page_tokens: int
     vocab_size: int
     request_slots: int
+    snapshot_rows: int = 0
+    draft_tokens: int = 0
+    learned_drafts: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FrameLane:
-    """One lane to run: `query_length` prompt tokens from the request's cursor, or 1 pending token."""
+    """One lane to run.
+
+    `query_length`: prompt tokens from the request's cursor while its prompt is unfinished; else verification rows,
+    the pending token's included (an upper limit where the device allocates rows); 1 in state graphs.
+    `copies`: the drafts are the request's copy proposals rather than learned ones.
+    """
 
     slot: int
     query_length: int
+    copies: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Frame:
-    """One prepared program to run once. Prefill frames have one lane, decode frames up to batch_capacity."""
+    """One prepared program to run once, with 1 to batch_capacity lanes."""
 
     fence: int
     shape: GraphShape
@@ -93,23 +127,41 @@ class Frame:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """A token, its log-probability, and the likeliest tokens with theirs, likeliest first. -inf is a legal value."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class LaneResult:
-    """`emitted_tokens`: sampled ids, empty while the prompt is not finished.
+    """`emitted_tokens`: committed ids, empty while the prompt is not finished and in state graphs.
 
     `error`: set when this lane alone failed (its logits are not finite); it consumed and emitted nothing, and its
-    request cannot go on.
+    request cannot go on. `accepted_tokens` of `offered_tokens` drafts were verified as right. `logprobs`: one entry
+    per emitted token when the request asked for them. `prompt_logprobs`: one per consumed prompt token but the
+    prompt's first, from scored prefill.
     """
 
     consumed_prompt_tokens: int
     emitted_tokens: tuple[int, ...]
     error: str | None = None
+    accepted_tokens: int = 0
+    offered_tokens: int = 0
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FrameResult:
     """A finished frame. Times are CLOCK_MONOTONIC ns; `device_ns` is the program's own interval.
 
-    `lanes` is in the frame's order, empty when `error` says why the program failed.
+    `lanes` is in the frame's order, empty when `error` says why the program failed. `confidence`: float32
+    [2, request_slots, draft capacity] of a round with learned drafts, [0] conditional and [1] joint, covering every
+    produced prefix. `survival`: float64 [request_slots, draft capacity], cumulative products of min(1, p/q) for
+    evaluated prefixes, NaN elsewhere. Draft capacity is the catalog's largest draft_depth, at least 1.
     """
 
     fence: int
@@ -118,6 +170,8 @@ class FrameResult:
     device_ns: int
     lanes: tuple[LaneResult, ...]
     error: str | None = None
+    confidence: npt.NDArray[np.float32] | None = None
+    survival: npt.NDArray[np.float64] | None = None
 
 
 Progress = Callable[[str, float], None]
@@ -142,22 +196,53 @@ class Device(Protocol):
     def prepare(self, progress: Progress) -> None:
         """Run every program once so that no first call is slow, and leave no trace in any state."""
 
+    def match_prefix(self, prompt_token_ids: Sequence[int]) -> int:
+        """Tokens of the longest cached state that starts this prompt, fewer than its length; 0 when there is none.
+
+        What it names stays until the next call of any method, so admit the request at once.
+        """
+
     def open_request(
-        self, slot: int, prompt_token_ids: list[int], max_output_tokens: int, sampling: SamplingParameters
+        self,
+        slot: int,
+        prompt_token_ids: list[int],
+        max_output_tokens: int,
+        sampling: SamplingParameters,
+        *,
+        cached_tokens: int = 0,
+        boundaries: Sequence[int] = (),
+        emitted_before: int = 0,
     ) -> None:
-        """Reserve every page the request can need. Raises PagesExhausted or RequestExceedsPool."""
+        """Put a request into a free slot, with the state of `cached_tokens` from match_prefix() to be restored.
+
+        `boundaries`: prompt endpoints of completed messages. `emitted_before`: output tokens at the prompt's end,
+        of a request that was preempted. Pages are taken as frames need them, or whole where the catalog has no
+        state graphs. Raises PagesExhausted, RequestExceedsPool or InvalidRequest; nothing is held after an error.
+        """
 
     def close_request(self, slot: int) -> None:
-        """Give the pages back, at once or after the running frame that uses them. Idempotent."""
+        """Give the pages back, at once or after the last submitted frame that uses them. Idempotent."""
+
+    def copy_proposals(self, slot: int) -> int:
+        """Drafts that the request's own tokens suggest for its next round, 0 without a match."""
 
     def submit(self, frame: Frame) -> None:
-        """Start the frame; at most one is in flight."""
+        """Queue the frame. Two may be in flight when both are decode or speculative; any other drains first.
+
+        Raises InvalidFrame, or PagesExhausted when its lanes' pages cannot be had; nothing ran or is held then.
+        """
 
     def collect(self) -> FrameResult | None:
-        """The finished frame, or None while it runs or none was submitted."""
+        """The oldest finished frame, or None while it runs or none was submitted."""
 
     def free_pages(self) -> int:
-        """KV pages that no request holds."""
+        """KV pages that can be had: free, or held by cached states alone."""
+
+    def used_pages(self) -> int:
+        """KV pages that open requests hold."""
+
+    def free_snapshot_rows(self) -> int:
+        """Snapshot destinations that can be had, a page for each included."""
 
     def busy_ns(self) -> int:
         """Total time that programs have run since the start."""
