@@ -17,11 +17,21 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
 
 
 class Sampling(msgspec.Struct, frozen=True):
-    """How tokens are drawn. temperature 0 is greedy; top_p 1 keeps the whole vocabulary."""
+    """How tokens are drawn; gpu.device.SamplingParameters says what each number means.
+
+    temperature 0 is greedy; top_p 1 keeps the whole vocabulary. `logit_bias`: (token id, addend) pairs. A request that
+    names its `seed` is reproducible.
+    """
 
     temperature: float = 1.0
     top_p: float = 1.0
     seed: int | None = None
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: list[tuple[int, float]] = []
 
 
 class Submit(msgspec.Struct, tag="submit", frozen=True):
@@ -29,7 +39,9 @@ class Submit(msgspec.Struct, tag="submit", frozen=True):
 
     `stop_token_ids` end the answer and are not published. `host_stop` says that the service looks for stop
     strings and may cancel with reason "stop". `arrived_ns`: when the HTTP request arrived. `tokenize_ns`: how
-    long tokenizing took. `traceparent`: the caller's W3C header, checked for form.
+    long tokenizing took. `traceparent`: the caller's W3C header, checked for form. `message_boundaries`: prompt
+    endpoints of completed chat messages, ascending. `logprobs`: report each output token's log-probability and those
+    of this many likeliest tokens; None: nothing. `prompt_logprobs`: the same for each prompt token but the first.
     """
 
     request_id: str
@@ -42,6 +54,9 @@ class Submit(msgspec.Struct, tag="submit", frozen=True):
     arrived_ns: int
     tokenize_ns: int
     traceparent: str | None = None
+    message_boundaries: list[int] = []
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
 
 class Cancel(msgspec.Struct, tag="cancel", frozen=True):
@@ -88,12 +103,17 @@ class Accepted(msgspec.Struct, tag="accepted", frozen=True):
     request_id: str
 
 
+TokenScore = tuple[int, float, list[tuple[int, float]]]
+"""A token id, its log-probability, and the likeliest tokens' ids with theirs, likeliest first; -inf is possible."""
+
+
 class Tokens(msgspec.Struct, tag="tokens", frozen=True):
     """Committed tokens of one request from one graph; stop tokens are left out.
 
     `finish_reason` is set on the request's last message ("stop", "length", "abort" or "error"); `error` explains
     "error" and an "abort" by the server. `prompt_tokens` and `output_tokens` are the request's totals so far;
-    output_tokens counts a stop token too.
+    output_tokens counts a stop token too. `logprobs` has an entry for each of `token_ids` when the request asked for
+    them; `prompt_logprobs` those of prompt tokens that were computed since the last message, in order.
     """
 
     request_id: str
@@ -102,6 +122,8 @@ class Tokens(msgspec.Struct, tag="tokens", frozen=True):
     output_tokens: int
     finish_reason: str | None = None
     error: str | None = None
+    logprobs: list[TokenScore] | None = None
+    prompt_logprobs: list[TokenScore] | None = None
 
 
 class Refused(msgspec.Struct, tag="refused", frozen=True):
