@@ -24,7 +24,7 @@ def hidden_states(model: Model, token_ids: torch.Tensor, positions: torch.Tensor
     for index, layer in enumerate(model.layers):
         normed = F.rms_norm(hidden, (config.hidden_size,), layer.attention_norm, config.norm_epsilon)
         fused = layer.qkv(normed).view(rows, turned + config.kv_heads, config.head_dim)
-        rotated = _rotate(fused[:, :turned], cosines, sines)
+        rotated = rotate(fused[:, :turned], cosines, sines)
         mixed = attend(
             index,
             rotated[:, : config.heads],
@@ -45,6 +45,6 @@ def logits(model: Model, hidden: torch.Tensor) -> torch.Tensor:
     return model.head(normed).float()
 
 
-def _rotate(x: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
+def rotate(x: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
     """Rotate x [rows, heads, head_dim]; the sines' first half is negated."""
     return torch.addcmul(x * cosines, x.roll(x.shape[-1] // 2, dims=-1), sines)

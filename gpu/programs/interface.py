@@ -15,6 +15,7 @@ from gpu.device import TokenLogprobs
 from gpu.model.draft_head import DraftHead
 from gpu.model.weights import Model
 from gpu.pages import KvCache
+from gpu.sampling import SamplingTable
 from gpu.state import SlotState
 from scheduler.shapes import GraphShape
 
@@ -125,7 +126,7 @@ class ProgramContext:
     model: Model
     cache: KvCache
     state: SlotState
-    sampling: object
+    sampling: SamplingTable
     draft_head: DraftHead | None = None
     allocate_rows: AllocateRows | None = None
     style: ExecutionStyle = ExecutionStyle.EAGER

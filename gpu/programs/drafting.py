@@ -1,0 +1,115 @@
+"""Learned proposals of a round, and keeping the draft layer's KV true to what a request has consumed.
+
+A request with cursor c has draft entries 0 .. c-2 in its pages and h_{c-1} in its state row. Drafting adds
+provisional entries from c-1 on to a private window, never to the pages; absorption writes the true ones.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from gpu.model.draft_head import DraftHead, confidence, draft_inputs, draft_layer, draft_logits
+from gpu.model.weights import Model
+from gpu.pages import PAGE_TOKENS, KvCache
+from gpu.programs.attention import causal_mask, read_rows
+from gpu.programs.forward import rotate
+from gpu.programs.rows import TokenRows, kv_rows
+from gpu.programs.sampler import RoundSampler
+from gpu.state import SlotState
+
+
+class Drafter:
+    """D draft positions for each of B lanes.
+
+    token_ids int64 [B, D]: the drafts. conditional, joint float32 [B, D]: probability that the target accepts a draft
+    given that all before were accepted, and that it accepts all up to this one.
+    """
+
+    def __init__(self, head: DraftHead, model: Model, cache: KvCache, state: SlotState, lanes: int, depth: int) -> None:
+        self._head = head
+        self._model = model
+        self._cache = cache
+        self._state = state
+        device = state.device
+        self._depth = depth
+        self._last_position = model.cosines.shape[0] - 1
+        self.token_ids = torch.zeros((lanes, depth), dtype=torch.int64, device=device)
+        self.conditional = torch.zeros((lanes, depth), dtype=torch.float32, device=device)
+        self.joint = torch.zeros((lanes, depth), dtype=torch.float32, device=device)
+
+    def draft(self, slots: torch.Tensor, columns: int, sampler: RoundSampler) -> None:
+        """Draft for `slots` [B], whose contexts lie in the first `columns` pages. Padding slots compute too."""
+        head, model, state = self._head, self._model, self._state
+        entries = state.cursor.index_select(0, slots) - 1
+        pages = state.page_table.index_select(0, slots)[:, :columns]
+        window = _DraftWindow(model, self._cache, pages, entries, self._depth)
+        hidden = state.last_hidden.index_select(0, slots)
+        tokens = state.pending.index_select(0, slots).clamp_(min=0)
+        for step in range(self._depth):
+            positions = (entries + step).clamp_(min=0, max=self._last_position)
+            inputs = draft_inputs(head, hidden, model.embedding(tokens))
+            hidden = draft_layer(head, model, inputs, positions, window.attend)
+            normed, logits = draft_logits(head, model, hidden)
+            chosen = sampler.draft(step, logits)
+            log_q = logits.gather(1, chosen[:, None]).squeeze(1) - logits.logsumexp(dim=1)
+            tokens = chosen if head.draft_token_ids is None else head.draft_token_ids.index_select(0, chosen)
+            self.token_ids[:, step] = tokens
+            self.conditional[:, step] = confidence(head, normed, log_q)
+        torch.cumprod(self.conditional, dim=1, out=self.joint)
+
+    def absorb(self, rows: TokenRows, previous_hidden: torch.Tensor, consumed: torch.Tensor) -> None:
+        """Write the entries of the rows that were consumed: `consumed` [B] of each lane.
+
+        `previous_hidden` [R, hidden]: the target's hidden state one position before each row.
+        """
+        head, model = self._head, self._model
+        config = head.config
+        width = config.kv_heads * config.head_dim
+        written = rows.valid & (rows.offsets < consumed.index_select(0, rows.lanes)) & (rows.positions > 0)
+        entries = (rows.positions - 1).clamp_(min=0)
+        inputs = draft_inputs(head, previous_hidden, model.embedding(rows.token_ids))
+        normed = F.rms_norm(inputs, (config.hidden_size,), head.attention_norm, config.norm_epsilon)
+        fused = head.qkv(normed).view(len(entries), -1, config.head_dim)
+        keys_end = config.heads + config.kv_heads
+        cosines = model.cosines.index_select(0, entries).unsqueeze(1)
+        sines = model.sines.index_select(0, entries).unsqueeze(1)
+        key = rotate(fused[:, config.heads : keys_end], cosines, sines).reshape(-1, width)
+        write_rows = kv_rows(self._state, rows.slots, entries, written)
+        layer = model.config.layers
+        self._cache.keys[layer].index_copy_(0, write_rows, key)
+        self._cache.values[layer].index_copy_(0, write_rows, fused[:, keys_end:].reshape(-1, width))
+
+
+class _DraftWindow:
+    """The draft layer's keys and values of a round: each lane's true entries, then one place for each draft step."""
+
+    def __init__(self, model: Model, cache: KvCache, pages: torch.Tensor, entries: torch.Tensor, depth: int) -> None:
+        """`pages` [B, columns] hold the true entries, those below `entries` [B]."""
+        config, layer = model.config, model.config.layers
+        lanes, self._context = pages.shape[0], pages.shape[1] * PAGE_TOKENS
+        rows = read_rows(pages, entries - 1).view(-1)
+        shape = (lanes, self._context + depth, config.kv_heads, config.head_dim)
+        self._keys, self._values = (layers[layer].new_empty(shape) for layers in (cache.keys, cache.values))
+        context = (lanes, self._context, config.kv_heads, config.head_dim)
+        self._keys[:, : self._context] = cache.keys[layer].index_select(0, rows).view(context)
+        self._values[:, : self._context] = cache.values[layer].index_select(0, rows).view(context)
+        self._mask = torch.zeros((lanes, 1, 1, self._context + depth), dtype=model.dtype, device=pages.device)
+        self._mask[:, 0, 0, : self._context] = causal_mask(entries - 1, self._context, model.dtype)
+        self._query = (lanes, config.kv_heads, config.group, config.head_dim)
+        self._entry = (lanes, config.kv_heads, config.head_dim)
+        self._step = 0
+
+    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """Take the step's entries [B, kv_heads * head_dim] in and attend; one call per step, in order."""
+        self._keys[:, self._context + self._step] = key.view(self._entry)
+        self._values[:, self._context + self._step] = value.view(self._entry)
+        self._step += 1
+        used = self._context + self._step
+        mixed = F.scaled_dot_product_attention(
+            query.reshape(self._query),
+            self._keys[:, :used].transpose(1, 2),
+            self._values[:, :used].transpose(1, 2),
+            attn_mask=self._mask[..., :used],
+        )
+        return mixed.reshape(query.shape[0], -1)

@@ -1,0 +1,184 @@
+"""Prepared inference programs: prefill, decode, speculative rounds and mixed cohorts are one pass over packed rows.
+
+A run drafts, divides the target rows among the lanes, runs the target once over all of them, verifies or samples,
+absorbs what was consumed into the draft layer, and advances the slots' state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from gpu.device import InvalidFrame, InvalidSettings
+from gpu.programs.attention import writing_attention
+from gpu.programs.drafting import Drafter
+from gpu.programs.forward import hidden_states, logits
+from gpu.programs.interface import LaneInput, LaneOutput, ProgramContext, RoundOutput
+from gpu.programs.lanes import LaneBuffers
+from gpu.programs.placement import Columns, make_placement
+from gpu.programs.prompt_scores import PromptScores
+from gpu.programs.rows import TokenRows
+from gpu.programs.sampler import RoundRows, RoundSampler
+from scheduler.shapes import Allocation, GraphKind, GraphShape
+
+
+class InferenceProgram:
+    """One prepared program. run() is upload, execute and download; only execute() is recorded as a CUDA graph.
+
+    `logits` [N, vocab] of the latest run stay readable until the next one, for checks.
+    """
+
+    def __init__(self, shape: GraphShape, context: ProgramContext, sampler: RoundSampler) -> None:
+        """`sampler` draws for B lanes of W rows. Raises InvalidSettings without an allocator that the shape needs."""
+        self.shape = shape
+        self._context = context
+        self._state = context.state
+        self._sampler = sampler
+        batch, depth, width = shape.batch_capacity, shape.draft_depth, shape.target_width
+        device = context.state.device
+        if shape.allocation is Allocation.DEVICE and context.allocate_rows is None:
+            raise InvalidSettings(f"{shape.label} divides its rows on the device, and no allocator was given")
+        self.lanes = LaneBuffers(batch, depth, shape.prefill_capacity, context.state.padding_slot, device)
+        self._placement = make_placement(shape, context, self.lanes)
+        self._columns = Columns(context.style, context.state)
+        self._lane_tokens = torch.zeros((batch, max(width, depth + 1)), dtype=torch.int64, device=device)
+        self._allocated = torch.zeros(batch, dtype=torch.int64, device=device)
+        depths = torch.arange(1, depth + 1, dtype=torch.float32, device=device)
+        self._copy_joint = (0.5**depths).repeat(batch, 1)  # what the scheduler believes of drafts it knows nothing of
+        self._drafter = (
+            Drafter(context.draft_head, context.model, context.cache, context.state, batch, depth)
+            if context.draft_head is not None
+            else None
+        )
+        self._scores = PromptScores(context) if shape.kind is GraphKind.SCORED_PREFILL else None
+        self._keeps_hidden = self._drafter is not None or self._scores is not None
+        self._lengths = self.lanes.lengths
+        self.logits = torch.empty(0)
+
+    def run(self, lanes: Sequence[LaneInput]) -> RoundOutput:
+        """Run up to B lanes once; () warms up and touches padding only. Raises InvalidFrame, and nothing ran then."""
+        self.upload(lanes)
+        with torch.inference_mode():
+            self.execute()
+        return self.download(lanes)
+
+    def upload(self, lanes: Sequence[LaneInput]) -> None:
+        """Write the static inputs. Raises InvalidFrame when the lanes do not fit; nothing was written then."""
+        self._check_rows(lanes)
+        self.lanes.upload(lanes)
+
+    def execute(self) -> None:
+        """Everything between inputs and outputs."""
+        context, sampler, state = self._context, self._sampler, self._state
+        sampler.begin(self.lanes, state)
+        self._draft()
+        self._lengths = lengths = self._allocate()
+        rows = self._placement.layout.lay(lengths, self._lane_tokens, self.lanes, state)
+        attend = writing_attention(context.cache, rows.write_rows, self._placement.mix(rows, lengths))
+        hidden = hidden_states(context.model, rows.token_ids, rows.positions, attend)
+        logit_rows, first_rows = self._placement.logit_rows(rows, lengths)
+        self.logits = logits(context.model, hidden if logit_rows is None else hidden.index_select(0, logit_rows))
+        drawn_lengths = torch.where(self.lanes.is_prompt(), 1, lengths)
+        sampler.verify(self.logits, RoundRows(drawn_lengths, first_rows, self._lane_tokens[:, 1:]))
+        self._advance(rows, hidden)
+
+    def download(self, lanes: Sequence[LaneInput]) -> RoundOutput:
+        """What the run did, for its lanes in order."""
+        verdict, count = self._sampler.verdict, len(lanes)
+        counts, finite = verdict.counts.tolist(), verdict.finite.tolist()
+        emitted, lengths = verdict.emitted.tolist(), self._lengths.tolist()
+        outputs = tuple(
+            LaneOutput(
+                emitted=tuple(emitted[row][: counts[row]]),
+                accepted=max(counts[row] - 1, 0),
+                offered=lengths[row] - 1 if lane.prompt is None else 0,
+                finite=finite[row],
+                logprobs=self._sampler.logprobs[row],
+                prompt_logprobs=self._scores.entries if self._scores is not None and finite[row] else (),
+            )
+            for row, lane in enumerate(lanes)
+        )
+        if not self.shape.draft_depth:
+            return RoundOutput(outputs)
+        confidence = None
+        if self._drafter is not None:
+            confidence = self._drafter.conditional[:count].cpu().numpy().copy()
+        return RoundOutput(outputs, confidence, verdict.survival[:count].cpu().numpy().copy())
+
+    def _draft(self) -> None:
+        """Fill lane_tokens: pending token, then copies or learned drafts."""
+        tokens, depth = self._lane_tokens, self.shape.draft_depth
+        slots, _ = self.lanes.decoding(self.lanes.lengths)
+        tokens[:, 0] = self._state.pending.index_select(0, slots)
+        if not depth:
+            return
+        copied = self.lanes.copied[:, None] > 0
+        if self._drafter is None:
+            tokens[:, 1 : depth + 1] = self.lanes.copies
+            return
+        columns = self._columns.holding(self._state.cursor.index_select(0, slots))
+        self._drafter.draft(slots, columns, self._sampler)
+        tokens[:, 1 : depth + 1] = torch.where(copied, self.lanes.copies, self._drafter.token_ids)
+        learned = ~copied & (slots != self._state.padding_slot)[:, None]
+        self._drafter.conditional.mul_(learned)
+
+    def _allocate(self) -> torch.Tensor:
+        """Rows of each lane [B]."""
+        lanes, context = self.lanes, self._context
+        if self.shape.allocation is not Allocation.DEVICE or context.allocate_rows is None:
+            return lanes.lengths
+        slots, limits = lanes.decoding(lanes.lengths)
+        joint = self._copy_joint
+        if self._drafter is not None:
+            joint = torch.where(lanes.copied[:, None] > 0, joint, self._drafter.joint)
+        context.allocate_rows(joint, limits, slots, self.shape.target_rows, self._allocated)
+        lengths: torch.Tensor = torch.where(lanes.is_prompt(), lanes.lengths, self._allocated)
+        return lengths
+
+    def _advance(self, rows: TokenRows, hidden: torch.Tensor) -> None:
+        """Absorb what was consumed and move the slots on."""
+        state, lanes, verdict = self._state, self.lanes, self._sampler.verdict
+        prompt = lanes.is_prompt()
+        consumed = torch.where(prompt, self._lengths, verdict.counts) * verdict.finite
+        if self._keeps_hidden:
+            self._keep_hidden(rows, hidden, consumed)
+        state.cursor.index_add_(0, lanes.slots, consumed)
+        state.emitted.index_add_(0, lanes.slots, verdict.counts)
+        last = verdict.emitted.gather(1, (verdict.counts - 1).clamp_(min=0)[:, None]).squeeze(1)
+        pending = torch.where(verdict.counts > 0, last, state.pending.index_select(0, lanes.slots))
+        state.pending.index_copy_(0, lanes.slots, pending)
+
+    def _keep_hidden(self, rows: TokenRows, hidden: torch.Tensor, consumed: torch.Tensor) -> None:
+        """Write draft entries or score the prompt, then replace each lane's last hidden state."""
+        state, slots = self._state, self.lanes.slots
+        last = state.last_hidden.index_select(0, slots)
+        row_count = hidden.shape[0]
+        before = torch.arange(row_count, device=hidden.device) - 1
+        before = torch.where(rows.offsets == 0, row_count + rows.lanes, before)
+        previous = torch.cat((hidden, last)).index_select(0, before)
+        if self._drafter is not None:
+            self._drafter.absorb(rows, previous, consumed)
+        if self._scores is not None:
+            self._scores.score(self.lanes, rows, previous)
+        final = (rows.starts + consumed - 1).clamp_(min=0, max=row_count - 1)
+        kept = torch.where(consumed[:, None] > 0, hidden.index_select(0, final), last)
+        state.last_hidden.index_copy_(0, slots, kept)
+
+    def _check_rows(self, lanes: Sequence[LaneInput]) -> None:
+        """The host's own division of rows must fit."""
+        shape = self.shape
+        if shape.kind is GraphKind.SPECULATIVE and shape.allocation is not Allocation.DEVICE:
+            total = sum(lane.rows for lane in lanes)
+            if total > shape.target_rows:
+                raise InvalidFrame(f"{shape.label}: the lanes ask for {total} rows of {shape.target_rows}")
+        for lane in lanes:
+            wants_prompt = shape.kind in (GraphKind.PREFILL, GraphKind.SCORED_PREFILL)
+            if (lane.prompt is None) == wants_prompt and shape.kind is not GraphKind.MIXED:
+                raise InvalidFrame(
+                    f"slot {lane.slot}: {shape.label} takes {'prompts' if wants_prompt else 'no prompts'}"
+                )
+            if lane.prompt is None and lane.rows > shape.lane_width:
+                raise InvalidFrame(
+                    f"slot {lane.slot}: {lane.rows} rows; {shape.label} has {shape.lane_width} for a lane"
+                )

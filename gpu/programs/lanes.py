@@ -1,0 +1,101 @@
+"""The static inputs of one inference program: what its lanes are, uploaded whole before every run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from gpu.device import InvalidFrame
+from gpu.programs.interface import Int64, LaneInput
+
+NO_PREFILL_ROW = -1
+
+
+class LaneBuffers:
+    """Per-lane inputs in one int64 vector, so that they reach the device in one copy. Inactive lanes are padding.
+
+    slots [B]: request slots, the padding slot for inactive lanes. lengths [B]: prompt tokens or verification rows
+    (their upper limit under device allocation), 0 for inactive lanes. draws [B]: 1 where a token is drawn. copied [B]:
+    number of copy proposals, 0 for learned ones. copies [B, D]: their ids. prompt [C]: the prompt row's tokens.
+    prefill_row int32 [1]: the prompt's lane, -1 for none.
+    """
+
+    def __init__(
+        self, lanes: int, draft_depth: int, prompt_tokens: int, padding_slot: int, device: torch.device
+    ) -> None:
+        sizes = (lanes, lanes, lanes, lanes, lanes * draft_depth, prompt_tokens)
+        staging = torch.zeros(sum(sizes), dtype=torch.int64, pin_memory=device.type == "cuda")
+        self._on_host = device.type == "cpu"
+        self._staging = staging
+        self._inputs = staging if self._on_host else torch.zeros(sum(sizes), dtype=torch.int64, device=device)
+        self._staged_prefill_row = torch.full((1,), NO_PREFILL_ROW, dtype=torch.int32)
+        self.prefill_row = self._staged_prefill_row.to(device)
+        self.slots, self.lengths, self.draws, self.copied, copies, self.prompt = torch.split(self._inputs, list(sizes))
+        self.copies = copies.view(lanes, draft_depth)
+        host = np.split(staging.numpy(), np.cumsum(sizes)[:-1])
+        self.host_slots, self.host_lengths, self.host_draws, self._copied, host_copies, self._prompt = host
+        self._copies = host_copies.reshape(lanes, draft_depth)
+        self.padding_slot = padding_slot
+        self._dense = torch.arange(lanes, device=device)
+        self.capacity = lanes
+        self.upload(())
+
+    def upload(self, lanes: Sequence[LaneInput]) -> None:
+        """Write the lanes in dense order, and padding into everything that they do not use.
+
+        Raises InvalidFrame when they do not fit; nothing was written then.
+        """
+        prompts = [row for row, lane in enumerate(lanes) if lane.prompt is not None]
+        self._check(lanes, prompts)
+        self._staging.zero_()
+        self.host_slots[len(lanes) :] = self.padding_slot
+        self._staged_prefill_row[0] = prompts[0] if prompts else NO_PREFILL_ROW
+        for row, lane in enumerate(lanes):
+            self.host_slots[row] = lane.slot
+            self.host_lengths[row] = lane.rows if lane.prompt is None else len(lane.prompt)
+            self.host_draws[row] = lane.prompt is None or lane.finishes
+            if lane.prompt is not None:
+                self._prompt[: len(lane.prompt)] = lane.prompt
+            elif lane.copies is not None and lane.rows > 1:
+                self._copied[row] = lane.rows - 1
+                self._copies[row, : lane.rows - 1] = lane.copies[: lane.rows - 1]
+        if not self._on_host:
+            self._inputs.copy_(self._staging, non_blocking=True)
+        self.prefill_row.copy_(self._staged_prefill_row, non_blocking=True)
+
+    def is_prompt(self) -> torch.Tensor:
+        """Bool [B]: whether the lane is the prompt row."""
+        return self._dense == self.prefill_row
+
+    def decoding(self, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(slots, lengths) [B] with the prompt row as an inactive lane."""
+        if not self.prompt.shape[0]:
+            return self.slots, lengths
+        prompt = self.is_prompt()
+        return torch.where(prompt, self.padding_slot, self.slots), torch.where(prompt, 0, lengths)
+
+    def learned_lanes(self) -> list[int]:
+        """Dense indices of the lanes uploaded last that decode without copies."""
+        prompt = int(self._staged_prefill_row[0])
+        return [
+            lane
+            for lane, (length, copied) in enumerate(zip(self.host_lengths.tolist(), self._copied.tolist(), strict=True))
+            if length and not copied and lane != prompt
+        ]
+
+    def _check(self, lanes: Sequence[LaneInput], prompts: list[int]) -> None:
+        if len(lanes) > self.capacity or len(prompts) > 1 or len({lane.slot for lane in lanes}) != len(lanes):
+            raise InvalidFrame(
+                f"{len(lanes)} lanes with {len(prompts)} prompts in slots {[lane.slot for lane in lanes]}; the program "
+                f"takes {self.capacity} lanes in different slots, at most one of them a prompt"
+            )
+        for lane in lanes:
+            prompt: Int64 | None = lane.prompt
+            if prompt is not None and not 1 <= len(prompt) <= len(self._prompt):
+                raise InvalidFrame(f"slot {lane.slot}: {len(prompt)} prompt tokens; 1 to {len(self._prompt)} fit")
+            if prompt is None and not 1 <= lane.rows <= self._copies.shape[1] + 1:
+                raise InvalidFrame(f"slot {lane.slot}: {lane.rows} rows; 1 to {self._copies.shape[1] + 1} fit")
+            if lane.copies is not None and len(lane.copies) < lane.rows - 1:
+                raise InvalidFrame(f"slot {lane.slot}: {len(lane.copies)} copies for {lane.rows} rows")
