@@ -1,0 +1,105 @@
+"""Print how many drafts a head's rounds accept on held-out samples, and how well its confidence is calibrated.
+
+python -m gpu.training.measure_acceptance --samples SCRATCH --model gpu/assets/byte-model \
+    --head gpu/assets/draft-heads/byte-model.safetensors --store
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import pathlib
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from gpu.model.draft_head import DRAFT_TOKEN_IDS
+from gpu.model.weights import open_source
+from gpu.training.acceptance import (
+    DraftedText,
+    accepted_per_round,
+    calibration,
+    calibration_error,
+    copied_text,
+    draft_text,
+)
+from gpu.training.chat_tokenizer import smollm2_path
+from gpu.training.draft_module import DraftModule
+from gpu.training.draft_training import FrozenTarget, freeze_target
+from gpu.training.samples import Sample, read_samples
+
+DRAFTS = (1, 3, 5, 7)
+_MODES = {"greedy": 0.0, "temperature 1": 1.0}
+_BINS = 5
+
+
+def read_module(path: pathlib.Path, model_path: pathlib.Path) -> tuple[DraftModule, FrozenTarget, torch.Tensor | None]:
+    """A head's file as the trainable module, with its target and its draft_token_ids."""
+    source = open_source(model_path)
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - the file is no mapping
+    ids = tensors.pop(DRAFT_TOKEN_IDS, None)
+    module = DraftModule(dataclasses.replace(source.config, intermediate_size=int(metadata["intermediate_size"])))
+    module.load_state_dict({name: value.float() for name, value in tensors.items()})
+    return module, freeze_target(source, ids), ids
+
+
+def store_figures(path: pathlib.Path, figures: dict[str, dict[str, float]]) -> None:
+    """Write the file again with the figures in its metadata."""
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - the file is no mapping
+    save_file(tensors, path, metadata={**metadata, "figures": json.dumps(figures)})
+
+
+def measure(texts: list[DraftedText], title: str, seed: int) -> dict[str, float]:
+    """Print and return the mean accepted drafts per round, by the number of drafts."""
+    accepted = {
+        f"D={drafts}": round(accepted_per_round(texts, drafts, torch.Generator().manual_seed(seed)), 3)
+        for drafts in DRAFTS
+    }
+    print(f"{title}, {len(texts)} texts: " + ", ".join(f"{name} {value:.3f}" for name, value in accepted.items()))
+    return accepted
+
+
+def print_calibration(texts: list[DraftedText]) -> None:
+    """Print confidence beside acceptance."""
+    table = calibration(texts, _BINS)
+    rows = ", ".join(f"{said:.2f} said {was:.2f} accepted ({count} drafts)" for said, was, count in table)
+    print(f"  confidence: {rows}; mean error {calibration_error(table):.3f}")
+
+
+def main() -> None:
+    """Measure the held-out samples of each mode."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--samples", type=pathlib.Path, required=True)
+    parser.add_argument("--model", type=pathlib.Path, help="default: the installed SmolLM2")
+    parser.add_argument("--head", type=pathlib.Path, required=True)
+    parser.add_argument("--store", action="store_true", help="write the figures into the head's file")
+    parser.add_argument("--most-texts", type=int, default=100, help="of each mode")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    module, target, ids = read_module(options.head, options.model or smollm2_path())
+    held_out = [sample for sample in read_samples(options.samples) if sample.is_held_out]
+    generator = torch.Generator().manual_seed(options.seed)
+    figures = {}
+    for mode, temperature in _MODES.items():
+        samples = [sample for sample in held_out if _is_usable(sample, temperature)][: options.most_texts]
+        texts = [draft_text(module, target, ids, sample, max(DRAFTS), generator) for sample in samples]
+        figures[mode] = measure(texts, f"draft head, {mode}", options.seed)
+        print_calibration(texts)
+        measure([copied_text(sample, max(DRAFTS)) for sample in samples], f"copied n-grams, {mode}", options.seed)
+    if options.store:
+        store_figures(options.head, figures)
+
+
+def _is_usable(sample: Sample, temperature: float) -> bool:
+    return sample.temperature == temperature and sample.token_ids.shape[0] > sample.prompt_tokens + max(DRAFTS)
+
+
+if __name__ == "__main__":
+    main()
