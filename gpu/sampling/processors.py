@@ -16,9 +16,11 @@ from gpu.device import SamplingParameters
 # Below this the division by the temperature overflows where it should give 0; such a temperature is greedy in effect.
 LOWEST_TEMPERATURE = 1e-30
 _BLOCK = 256
+_FEW = 8 * _BLOCK
 _NUCLEUS_SHARES = (2.0**-10, 2.0**-14)
 
 Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 
 
@@ -87,21 +89,27 @@ def likeliest(values: Float32, count: int) -> Int64:
 def weighted_position(weights: Float32, share: float) -> int:
     """The position in whose interval `share` in [0, 1) falls; never one of weight 0, so long as any weight is not.
 
-    Blocks first: a running sum over a whole vocabulary costs more than the rest of the draw.
+    Of many weights blocks are summed first: a running sum over a whole vocabulary costs more than the rest of a draw.
     """
+    if len(weights) <= _FEW:
+        ends = weights.cumsum(dtype=np.float64)
+        return _position_in(ends, share * float(ends[-1]), weights)
     full = len(weights) // _BLOCK * _BLOCK
-    sums = weights[:full].reshape(-1, _BLOCK).sum(axis=1).astype(np.float64)
-    ends = np.cumsum(np.append(sums, float(weights[full:].sum())))
+    sums = np.empty(full // _BLOCK + 1, dtype=np.float64)
+    sums[:-1] = weights[:full].reshape(-1, _BLOCK).sum(axis=1)
+    sums[-1] = weights[full:].sum()
+    ends = sums.cumsum()
     target = share * float(ends[-1])
-    block = int(ends.searchsorted(target, side="right"))
-    if block < len(ends):
-        inside = weights[block * _BLOCK : (block + 1) * _BLOCK]
-        before = float(ends[block - 1]) if block else 0.0
-        position = int((np.cumsum(inside, dtype=np.float64) + before).searchsorted(target, side="right"))
-        if position < len(inside):
-            return block * _BLOCK + position
-        weights = weights[: (block + 1) * _BLOCK]  # the block's own sum rounds below its end
-    return int(np.flatnonzero(weights)[-1])
+    block = _position_in(ends, target, sums)
+    inside = weights[block * _BLOCK : (block + 1) * _BLOCK]
+    before = float(ends[block - 1]) if block else 0.0
+    return block * _BLOCK + _position_in(inside.cumsum(dtype=np.float64) + before, target, inside)
+
+
+def _position_in(ends: Float64, target: float, weights: Float32 | Float64) -> int:
+    """The first of `ends` above the target; where rounding leaves none, the last position with a weight."""
+    position = int(ends.searchsorted(target, side="right"))
+    return position if position < len(ends) else int(weights.nonzero()[0][-1])
 
 
 def _lower_bound(values: Float32, count: int) -> np.float32:
@@ -127,7 +135,7 @@ def _nucleus_floor(weights: Float32, top_p: float) -> float:
     for share in (*_NUCLEUS_SHARES, 0.5 * (1.0 - top_p) / len(weights)):
         candidates = weights[weights > np.float32(share * total)]
         descending = np.sort(candidates)[::-1]
-        sums = np.cumsum(descending, dtype=np.float64)
+        sums = descending.cumsum(dtype=np.float64)
         if len(sums) and float(sums[-1]) >= wanted:
             break
     reached = int(sums.searchsorted(wanted, side="left"))
