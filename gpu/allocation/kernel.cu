@@ -17,8 +17,8 @@ constexpr unsigned WHOLE_WARP = 0xffffffffu;
 // A draft that comes earlier in the order has the higher key, and no two drafts have the same: 32 bits of the score
 // (bits of floats that are not negative rise with the number), 6 of the depth and 6 of the lane's rank by slot.
 __device__ DraftKey draft_key(float score, int depth, int slot_rank) {
-    const unsigned tie = static_cast<unsigned>(MAX_DRAFTS - depth) << 6 | static_cast<unsigned>(MAX_LANES - 1 - slot_rank);
-    return static_cast<DraftKey>(__float_as_uint(score)) << 12 | tie;
+    const int tie = (MAX_DRAFTS - depth) << 6 | (MAX_LANES - 1 - slot_rank);
+    return static_cast<DraftKey>(__float_as_uint(score)) << 12 | static_cast<DraftKey>(tie);
 }
 
 // The smallest `score` of this thread and those before it in the warp. All threads of the warp call it.
@@ -34,9 +34,10 @@ __device__ float running_minimum(float score, int column) {
 
 // The lanes whose slot comes before that of `lane`; equal slots, which only inactive lanes have, go by lane.
 __device__ int rank_by_slot(const long long* lane_slots, int lanes, int lane, int column) {
+    const long long slot = lane_slots[lane];
     int before = 0;
     for (int other = column; other < lanes; other += WARP) {
-        const bool earlier = lane_slots[other] == lane_slots[lane] ? other < lane : lane_slots[other] < lane_slots[lane];
+        const bool earlier = lane_slots[other] == slot ? other < lane : lane_slots[other] < slot;
         before += earlier ? 1 : 0;
     }
     return __reduce_add_sync(WHOLE_WARP, before);

@@ -1,5 +1,5 @@
-// The block's threads as fibres; see fibres.h. A fibre starts through ucontext and is resumed with _longjmp, which, unlike
-// swapcontext, makes no system call.
+// The block's threads as fibres; see fibres.h. A fibre starts through ucontext and is resumed with _longjmp, which,
+// unlike swapcontext, makes no system call.
 
 #include "fibres.h"
 
