@@ -64,7 +64,7 @@ def batch_buckets(concurrency: int) -> tuple[int, ...]:
 
 def state_buckets(batches: Iterable[int]) -> tuple[int, ...]:
     """1, 4, 16, ... up to the largest of `batches`: state programs are quick, and few keep planning quick."""
-    return tuple(1 << n for n in range(0, max(batches).bit_length(), 2))
+    return tuple(1 << n for n in range(0, max(batches, default=0).bit_length(), 2))
 
 
 def build_catalog(limits: CatalogLimits) -> tuple[GraphShape, ...]:

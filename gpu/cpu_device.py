@@ -1,21 +1,22 @@
-"""A model on the CPU: prepared programs run eagerly by one thread, one frame at a time."""
+"""A model on the CPU: prepared programs run eagerly by one thread, one after the other, while the caller plans on."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import time
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
+from gpu.capacity import draft_capacity
 from gpu.device import (
     DeviceError,
     DeviceLimits,
     Frame,
-    FrameLane,
     FrameResult,
     InvalidFrame,
     InvalidRequest,
@@ -24,43 +25,72 @@ from gpu.device import (
     SamplingParameters,
 )
 from gpu.executor import SingleExecutor
-from gpu.pages import PagePool, pages_for
-from gpu.programs.buffers import Logits
-from gpu.requests import LaneWork, ResidentRequest
-from gpu.sampling import sample
+from gpu.frames import SNAPSHOT_KINDS, STATE_KINDS, CheckedLane, DraftLimits, check_frame, check_queue
+from gpu.memory import Memory, Snapshot
+from gpu.pages import pages_for
+from gpu.programs.interface import RoundOutput
+from gpu.requests import OpenRequest
+from gpu.results import confidence_by_slot, lane_result, survival_by_slot
+from gpu.sampling import SamplingTable
+from gpu.sampling.table import bias_by_token
+from gpu.snapshots import restore_copy, snapshot_copy
+from gpu.state import SlotState
 from scheduler.shapes import GraphKind, GraphShape
 
-_NON_FINITE = "the model's logits are not finite numbers; its weights are damaged or overflow in this precision"
-
-
-class Program(Protocol):
-    """A prepared program."""
-
-    def run(self, works: tuple[LaneWork, ...]) -> Logits:
-        """Logits [lanes, vocab]; no lanes warms the program up and touches only the padding page."""
+Run = Callable[[Sequence[Any]], RoundOutput | None]
+"""A prepared program: of LaneInputs, or of slots (init), or of StateCopies; () warms it up."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Finished:
-    """What the executor hands back: `tokens` has one entry per lane, None where a row was not finite."""
+    """What the executor hands back. `output` is None for state programs and after an error."""
 
-    frame: Frame | None
     started_ns: int
     completed_ns: int
-    tokens: tuple[int | None, ...]
+    output: RoundOutput | None
     error: str | None
 
 
-class CpuDevice:
-    """Implements gpu.device.Device. The worker thread calls; only programs run on the executor's thread."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Submitted:
+    """A frame in flight. `snapshots`: one entry per lane of a snapshot program, None where nothing is captured."""
 
-    def __init__(self, programs: dict[GraphShape, Program], limits: DeviceLimits, threads: int) -> None:
-        self._programs = programs
+    frame: Frame
+    lanes: tuple[CheckedLane, ...]
+    snapshots: tuple[Snapshot | None, ...] = ()
+
+
+class CpuDevice:
+    """Implements gpu.device.Device. The worker thread calls; programs and uploads run on the executor's thread.
+
+    What the worker decides about the slots' state goes into `_uploads`, which the next job carries out before its
+    program. So no tensor is touched while an earlier program may still read it.
+    """
+
+    def __init__(
+        self,
+        programs: Mapping[GraphShape, Run],
+        limits: DeviceLimits,
+        state: SlotState,
+        sampling: SamplingTable,
+        threads: int,
+    ) -> None:
+        """`state` and `sampling` are those that the programs work on."""
+        self._programs = dict(programs)
         self._limits = limits
-        self._pool = PagePool(limits.kv_pages)
-        self._requests: dict[int, ResidentRequest] = {}
-        self._running: tuple[LaneWork, ...] | None = None
-        self._closed_while_running: list[ResidentRequest] = []
+        self._state = state
+        self._sampling = sampling
+        kinds = {shape.kind for shape in programs}
+        self._grows = not kinds.isdisjoint(STATE_KINDS)
+        self._initialises = GraphKind.INIT in kinds
+        self._restores = GraphKind.RESTORE in kinds
+        self._memory = Memory(limits.kv_pages, limits.snapshot_rows)
+        self._drafts = DraftLimits(limits.draft_tokens, limits.learned_drafts)
+        self._draft_capacity = draft_capacity(programs)
+        self._requests: dict[int, OpenRequest] = {}
+        self._closing: list[OpenRequest] = []
+        self._in_flight: collections.deque[_Submitted] = collections.deque()
+        self._uploads: list[Callable[[], None]] = []
         self._busy_ns = 0
         self._executor: SingleExecutor[_Finished] = SingleExecutor(
             "helios-programs", lambda: torch.set_num_threads(threads)
@@ -68,7 +98,7 @@ class CpuDevice:
 
     @property
     def shapes(self) -> tuple[GraphShape, ...]:
-        """Every prepared program: prefill by capacity, then decode by batch."""
+        """Every prepared program, in catalog order."""
         return tuple(self._programs)
 
     @property
@@ -82,81 +112,140 @@ class CpuDevice:
         return self._executor.completion_fd
 
     def prepare(self, progress: Progress) -> None:
-        """Run every program once over padding rows. Waits; raises DeviceError when one fails."""
-        for done, (shape, program) in enumerate(self._programs.items()):
+        """Run every program once over padding. Waits; raises DeviceError when one fails."""
+        for done, (shape, run) in enumerate(self._programs.items()):
             progress(f"warming up {shape.label}", done / len(self._programs))
-            self._executor.submit(functools.partial(_run_program, program, None, ()))
+            self._executor.submit(functools.partial(_run_job, (), run, ()))
             error = self._executor.wait().error
             if error is not None:
                 raise DeviceError(f"the program {shape.label} failed: {error}")
         progress("ready", 1.0)
 
-    def open_request(
-        self, slot: int, prompt_token_ids: list[int], max_output_tokens: int, sampling: SamplingParameters
-    ) -> None:
-        """Reserve pages for the prompt and max_output_tokens, cut at the context.
+    def match_prefix(self, prompt_token_ids: Sequence[int]) -> int:
+        """Tokens of the longest cached state that starts this prompt, fewer than its length; 0 when there is none."""
+        if not self._restores or not len(self._memory.cache):
+            return 0
+        state = self._memory.cache.find(np.array(prompt_token_ids, dtype=np.int64))
+        return 0 if state is None else state.endpoint
 
-        Raises PagesExhausted, RequestExceedsPool or InvalidRequest; nothing is held after an error.
+    def open_request(
+        self,
+        slot: int,
+        prompt_token_ids: list[int],
+        max_output_tokens: int,
+        sampling: SamplingParameters,
+        *,
+        cached_tokens: int = 0,
+        boundaries: Sequence[int] = (),
+        emitted_before: int = 0,
+    ) -> None:
+        """Put a request into a free slot; see gpu.device.Device. Nothing is held after an error.
+
+        Raises PagesExhausted, RequestExceedsPool or InvalidRequest.
         """
-        self._check_request(slot, prompt_token_ids, max_output_tokens)
-        capacity = min(len(prompt_token_ids) + max_output_tokens, self._limits.context_tokens)
-        pages = self._pool.allocate(pages_for(capacity))
-        self._requests[slot] = ResidentRequest(
+        self._check_request(slot, prompt_token_ids, max_output_tokens, emitted_before)
+        bias_by_token(sampling, self._limits.vocab_size)  # raises here rather than on the executor's thread
+        prompt = np.array(prompt_token_ids, dtype=np.int64)
+        start = self._memory.cache.find_at(prompt, cached_tokens) if cached_tokens else None
+        if cached_tokens and (start is None or not self._restores or cached_tokens >= len(prompt)):
+            raise InvalidRequest(f"no state of the prompt's first {cached_tokens} tokens is cached")
+        capacity = min(len(prompt) + max_output_tokens, self._limits.context_tokens)
+        whole = pages_for(capacity + self._limits.draft_tokens)
+        self._memory.pool.check_fits(whole)
+        inner = [end for end in boundaries if cached_tokens < end < len(prompt)]
+        request = OpenRequest(
             slot=slot,
-            prompt=np.array(prompt_token_ids, dtype=np.int64),
+            prompt=prompt,
+            tokens=list(prompt_token_ids),
             sampling=sampling,
-            pages=pages,
-            page_row=np.array(pages, dtype=np.int64),
+            memory=self._memory.open(pages_for(cached_tokens) if self._grows else whole, start),
             capacity=capacity,
+            anchor=max(inner, default=None),
+            emitted_before=emitted_before,
+            ready=start is None and not self._initialises,
         )
+        self._requests[slot] = request
+        self._upload_request(request)
 
     def close_request(self, slot: int) -> None:
-        """Give the pages back, at once or after the running frame that uses them. Idempotent; frees the slot."""
+        """Give the pages back, at once or after the last submitted frame that uses them. Idempotent; frees the slot."""
         request = self._requests.pop(slot, None)
         if request is None:
             return
-        if self._running is not None and any(work.request is request for work in self._running):
-            self._closed_while_running.append(request)
+        self._uploads.append(functools.partial(self._sampling.close, slot))
+        if request.frames:
+            self._closing.append(request)
         else:
-            self._pool.release(request.pages)
+            self._memory.close(request.memory)
+
+    def copy_proposals(self, slot: int) -> int:
+        """Drafts that the request's own tokens suggest for its next round; the next frame with `copies` uses them."""
+        request = self._requests.get(slot)
+        if request is None or request.prompt_left:
+            return 0
+        return len(request.copy_proposals(self._limits.draft_tokens))
 
     def submit(self, frame: Frame) -> None:
-        """Start the frame. Raises InvalidFrame when it fits neither the program nor its requests' state."""
-        if self._running is not None:
-            raise InvalidFrame(f"frame {frame.fence}: another frame is in flight")
-        program = self._programs.get(frame.shape)
-        if program is None:
+        """Queue the frame. Raises InvalidFrame, or PagesExhausted; nothing ran or is held then."""
+        run = self._programs.get(frame.shape)
+        if run is None:
             raise InvalidFrame(f"frame {frame.fence}: {frame.shape.label} is not a prepared program")
-        works = self._lane_works(frame)
-        self._running = works
-        self._executor.submit(functools.partial(_run_program, program, frame, works))
+        check_queue(frame, [submitted.frame for submitted in self._in_flight])
+        lanes = check_frame(frame, self._requests, self._drafts)
+        snapshots: tuple[Snapshot | None, ...] = ()
+        inputs: Sequence[Any]
+        if frame.shape.kind in SNAPSHOT_KINDS:
+            snapshots = tuple(self._begin_snapshot(frame.shape.kind, lane.request) for lane in lanes)
+            pairs = zip(lanes, snapshots, strict=True)
+            inputs = [snapshot_copy(lane.request.slot, taken) for lane, taken in pairs if taken is not None]
+        elif frame.shape.kind is GraphKind.RESTORE:
+            inputs = [restore_copy(lane.request.slot, lane.request.memory) for lane in lanes]
+        elif frame.shape.kind is GraphKind.INIT:
+            inputs = [lane.request.slot for lane in lanes]
+        else:
+            self._reserve(lanes)
+            inputs = [lane.input for lane in lanes]
+        for lane in lanes:
+            lane.request.frames += 1
+            lane.request.ceiling += lane.ceiling
+        uploads, self._uploads = self._uploads, []
+        self._in_flight.append(_Submitted(frame, lanes, snapshots))
+        self._executor.submit(functools.partial(_run_job, uploads, run, inputs))
 
     def collect(self) -> FrameResult | None:
-        """The finished frame, or None while it runs or none was submitted."""
+        """The oldest finished frame, or None while it runs or none was submitted."""
         finished = self._executor.collect()
         if finished is None:
             return None
-        works, self._running = self._running, None
-        assert works is not None
-        assert finished.frame is not None
-        lanes = tuple(_finish_lane(work, token) for work, token in zip(works, finished.tokens, strict=False))
-        for request in self._closed_while_running:
-            self._pool.release(request.pages)
-        self._closed_while_running.clear()
+        submitted = self._in_flight.popleft()
+        results = self._take(submitted, finished)
+        self._release(submitted)
         duration = finished.completed_ns - finished.started_ns
         self._busy_ns += duration
+        output = finished.output or RoundOutput(())
+        slots = [lane.request.slot for lane in submitted.lanes]
         return FrameResult(
-            fence=finished.frame.fence,
+            fence=submitted.frame.fence,
             started_ns=finished.started_ns,
             completed_ns=finished.completed_ns,
             device_ns=duration,
-            lanes=lanes,
+            lanes=results,
             error=finished.error,
+            confidence=confidence_by_slot(output, slots, self._limits.request_slots, self._draft_capacity),
+            survival=survival_by_slot(output, slots, self._limits.request_slots, self._draft_capacity),
         )
 
     def free_pages(self) -> int:
-        """KV pages that no request holds."""
-        return self._pool.free
+        """KV pages that can be had: free, or held by cached states alone."""
+        return self._memory.free_pages
+
+    def used_pages(self) -> int:
+        """KV pages that open requests hold, closed ones in flight and states being restored included."""
+        return self._memory.used_pages
+
+    def free_snapshot_rows(self) -> int:
+        """Snapshot destinations that can be had, a page for each included."""
+        return self._memory.free_snapshot_rows
 
     def busy_ns(self) -> int:
         """Total time of the collected frames."""
@@ -170,7 +259,7 @@ class CpuDevice:
         """
         self._executor.stop(abandon)
 
-    def _check_request(self, slot: int, prompt: list[int], max_output_tokens: int) -> None:
+    def _check_request(self, slot: int, prompt: list[int], max_output_tokens: int, emitted_before: int) -> None:
         limits = self._limits
         if not 0 <= slot < limits.request_slots or slot in self._requests:
             raise InvalidRequest(f"slot {slot} is taken, or not one of 0 to {limits.request_slots - 1}")
@@ -183,67 +272,87 @@ class CpuDevice:
             raise InvalidRequest(f"max_output_tokens is {max_output_tokens}; it must be at least 1")
         if min(prompt) < 0 or max(prompt) >= limits.vocab_size:
             raise InvalidRequest(f"the prompt holds token ids outside 0 to {limits.vocab_size - 1}")
-
-    def _lane_works(self, frame: Frame) -> tuple[LaneWork, ...]:
-        slots = [lane.slot for lane in frame.lanes]
-        if not 1 <= len(slots) <= frame.shape.batch_capacity or len(set(slots)) != len(slots):
-            raise InvalidFrame(
-                f"frame {frame.fence}: slots {slots} must be distinct, at least 1 and at most "
-                f"{frame.shape.batch_capacity} for {frame.shape.label}"
+        if not 0 <= emitted_before < len(prompt):
+            raise InvalidRequest(
+                f"emitted_before is {emitted_before} of {len(prompt)} tokens; one must be the prompt's"
             )
-        prefills = frame.shape.kind is GraphKind.PREFILL
-        make: Callable[[Frame, FrameLane], LaneWork] = self._prefill_work if prefills else self._decode_work
-        return tuple(make(frame, lane) for lane in frame.lanes)
 
-    def _prefill_work(self, frame: Frame, lane: FrameLane) -> LaneWork:
-        request = self._open(frame, lane)
-        if not 1 <= lane.query_length <= min(frame.shape.prefill_capacity, request.prompt_left):
-            raise InvalidFrame(
-                f"frame {frame.fence}: slot {lane.slot} asks for {lane.query_length} prompt tokens; "
-                f"{request.prompt_left} are left and {frame.shape.label} takes {frame.shape.prefill_capacity}"
-            )
-        end = request.cursor + lane.query_length
-        tokens = request.prompt[request.cursor : end]
-        return LaneWork(request, tokens, request.cursor, draws=end == len(request.prompt), draw_index=0)
+    def _upload_request(self, request: OpenRequest) -> None:
+        """A new request's row of the slots' state, with the pages that it has."""
+        slot, emitted = request.slot, request.emitted_before
+        split = len(request.tokens) - emitted
+        opening = (slot, request.sampling, request.tokens[:split], request.tokens[split:])
+        self._uploads.append(functools.partial(self._state.open, slot, emitted))
+        self._uploads.append(functools.partial(self._state.set_pages, slot, 0, list(request.memory.pages)))
+        self._uploads.append(functools.partial(self._sampling.open, *opening))
 
-    def _decode_work(self, frame: Frame, lane: FrameLane) -> LaneWork:
-        request = self._open(frame, lane)
-        if request.pending is None or request.cursor >= request.capacity or lane.query_length != 1:
-            raise InvalidFrame(
-                f"frame {frame.fence}: slot {lane.slot} cannot decode: query_length {lane.query_length}, "
-                f"{request.prompt_left} prompt tokens left, {request.cursor} of {request.capacity} tokens used"
-            )
-        tokens = np.array([request.pending], dtype=np.int64)
-        return LaneWork(request, tokens, request.cursor, draws=True, draw_index=request.emitted)
+    def _reserve(self, lanes: Sequence[CheckedLane]) -> None:
+        """Pages for every lane's ceiling and drafts, all or none, and their entries in the page table."""
+        wanted = [
+            (lane.request.memory, min(lane.tokens, lane.request.capacity + self._limits.draft_tokens)) for lane in lanes
+        ]
+        before = [len(memory.pages) for memory, _ in wanted]
+        self._memory.reserve(wanted)
+        for lane, first in zip(lanes, before, strict=True):
+            fresh = lane.request.memory.pages[first:]
+            if fresh:
+                self._uploads.append(functools.partial(self._state.set_pages, lane.request.slot, first, fresh))
 
-    def _open(self, frame: Frame, lane: FrameLane) -> ResidentRequest:
-        request = self._requests.get(lane.slot)
-        if request is None:
-            raise InvalidFrame(f"frame {frame.fence}: slot {lane.slot} holds no open request")
-        return request
+    def _begin_snapshot(self, kind: GraphKind, request: OpenRequest) -> Snapshot | None:
+        """A request whose answer has ended or that is preempted gives its last page away and runs no more."""
+        retires = kind is GraphKind.TERMINAL_SNAPSHOT or request.cursor > len(request.prompt)
+        request.retired = request.retired or retires
+        tokens = np.array(request.tokens[: request.cursor], dtype=np.int64)
+        return self._memory.begin_snapshot(request.memory, tokens, request.role(retires), move=retires)
+
+    def _take(self, submitted: _Submitted, finished: _Finished) -> tuple[LaneResult, ...]:
+        """The host's view follows what the frame did. A failed one changes nothing, and its snapshots are dropped."""
+        kind, failed = submitted.frame.shape.kind, finished.error is not None
+        for snapshot in submitted.snapshots:
+            if snapshot is not None:
+                self._memory.finish_snapshot(snapshot, copied=not failed)
+        if failed:
+            return ()
+        if kind in STATE_KINDS:
+            for lane in submitted.lanes:
+                self._set_up(kind, lane.request)
+            return (LaneResult(0, ()),) * len(submitted.lanes)
+        assert finished.output is not None
+        pairs = zip(submitted.lanes, finished.output.lanes, strict=True)
+        results = tuple(lane_result(lane, output) for lane, output in pairs)
+        for lane, result in zip(submitted.lanes, results, strict=True):
+            if result.error is None:
+                lane.request.advance(result.consumed_prompt_tokens, result.emitted_tokens)
+        return results
+
+    def _set_up(self, kind: GraphKind, request: OpenRequest) -> None:
+        """After an init or restore program the request can run."""
+        if kind is GraphKind.RESTORE:
+            assert request.memory.restoring is not None
+            request.cursor = request.memory.restoring.endpoint
+            self._memory.restored(request.memory)
+        if kind not in SNAPSHOT_KINDS:
+            request.ready = True
+
+    def _release(self, submitted: _Submitted) -> None:
+        """Closed requests whose last frame this was give their pages back."""
+        for lane in submitted.lanes:
+            lane.request.frames -= 1
+            lane.request.ceiling -= lane.ceiling
+        for request in [request for request in self._closing if not request.frames]:
+            self._closing.remove(request)
+            self._memory.close(request.memory)
 
 
-def _run_program(program: Program, frame: Frame | None, works: tuple[LaneWork, ...]) -> _Finished:
-    """On the executor's thread: run, sample and time. A failure becomes a result, so the device lives on."""
+def _run_job(uploads: Sequence[Callable[[], None]], run: Run, inputs: Sequence[Any]) -> _Finished:
+    """On the executor's thread: bring the slots' state up to date, run, time. A failure becomes a result."""
+    output, error = None, None
     started_ns = time.monotonic_ns()
-    tokens: tuple[int | None, ...] = ()
-    error = None
     try:
-        with torch.inference_mode():
-            logits = program.run(works)
-        tokens = sample(logits, [work.request.sampling for work in works], [work.draw_index for work in works])
+        for upload in uploads:
+            upload()
+        started_ns = time.monotonic_ns()
+        output = run(inputs)
     except Exception as failure:  # whatever a program raises must not end the executor
         error = f"{type(failure).__name__}: {failure}"
-    return _Finished(frame, started_ns, time.monotonic_ns(), tokens, error)
-
-
-def _finish_lane(work: LaneWork, token: int | None) -> LaneResult:
-    """Advance the request, which may have closed meanwhile. A lane without finite logits stays where it was."""
-    if token is None:
-        return LaneResult(consumed_prompt_tokens=0, emitted_tokens=(), error=_NON_FINITE)
-    was_prompt = work.request.pending is None
-    work.request.advance(len(work.token_ids), token if work.draws else None)
-    return LaneResult(
-        consumed_prompt_tokens=len(work.token_ids) if was_prompt else 0,
-        emitted_tokens=(token,) if work.draws else (),
-    )
+    return _Finished(started_ns, time.monotonic_ns(), output, error)

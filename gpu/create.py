@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import pathlib
@@ -9,22 +10,32 @@ from collections.abc import Sequence
 
 import torch
 
-from gpu.cpu_device import CpuDevice, Program
+from gpu.allocation import create_allocator
+from gpu.capacity import CatalogLimits, build_catalog, state_buckets
+from gpu.cpu_device import CpuDevice, Run
 from gpu.device import Device, DeviceLimits, DeviceUnavailable, InvalidSettings
+from gpu.draft_heads import choose_draft_head
 from gpu.model.config import ModelConfig
+from gpu.model.draft_head import DraftHead, load_draft_head
 from gpu.model.source import expected_shapes
-from gpu.model.weights import load_model, open_source
+from gpu.model.weights import Model, load_model, open_source
 from gpu.pages import PAGE_TOKENS, KvCache, page_bytes, pages_for
-from gpu.programs.decode import DecodeProgram
-from gpu.programs.prefill import PrefillProgram
-from scheduler.shapes import GraphKind, GraphShape
+from gpu.programs.create import create_copy_program, create_init_program, create_program
+from gpu.programs.interface import ProgramContext
+from gpu.sampling import SamplingTable
+from gpu.state import SlotState
+from scheduler.shapes import Allocation, GraphKind, GraphShape
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_ALLOCATIONS = {allocation.value: allocation for allocation in Allocation}
 _DEFAULT_CONTEXT = 2048
 _DEFAULT_FULL_CONTEXTS = 16
+_DEFAULT_SNAPSHOTS_PER_SLOT = 2
 _MEMORY_SHARE = 4  # the default pool takes at most a quarter of the machine's memory
 _COPIED_WEIGHTS_SHARE = 16  # weights are copied for one-row steps when they take at most this part of memory
 _CGROUP_LIMIT = pathlib.Path("/sys/fs/cgroup/memory.max")
+_COPY_KINDS = frozenset({GraphKind.RESTORE, GraphKind.SNAPSHOT, GraphKind.TERMINAL_SNAPSHOT})
+_MIXED_DECLARED = True  # Llama-architecture models, the only ones that load, treat prompt and decode rows alike
 
 
 def create_device(
@@ -33,16 +44,28 @@ def create_device(
     device: str = "cpu",
     dtype: str = "float32",
     prefill_capacities: Sequence[int] = (64, 128, 256, 512),
+    scored_capacities: Sequence[int] | None = None,
     decode_batches: Sequence[int] = (1, 2, 4, 8, 16),
     request_slots: int = 64,
     max_context: int | None = None,
     kv_pages: int | None = None,
     threads: int = 1,
+    draft_head: str | os.PathLike[str] | None = None,
+    draft_tokens: int = 0,
+    speculative_token_capacity: int = 32,
+    allocation: str = "none",
+    mixed: bool = False,
+    snapshot_rows: int | None = None,
 ) -> Device:
     """Load the GGUF file or checkpoint directory at `model_path` and prepare its programs, without running them.
 
     `max_context` (tokens of prompt plus output) defaults to the model's own limit, at most 2,048. `kv_pages` defaults
     to 16 full contexts, within a quarter of the machine's memory. `threads` sets torch's thread count for the process.
+    `scored_capacities` (prompts with log-probabilities) defaults to every second prefill capacity. `draft_tokens`: the
+    deepest draft of a round, 0 for plain decoding. `draft_head`: a head's file, "auto" for a shipped one that fits,
+    None for copies alone. `speculative_token_capacity`: target rows of a round with drafts. `allocation`: none, host
+    or device. `mixed`: prepare programs for a prompt beside decoding requests. `snapshot_rows`: cached states, twice
+    the request slots by default; 0 for no prefix cache, no preemption and whole reservations.
     Raises DeviceUnavailable, InvalidSettings or ModelError.
     """
     if device != "cpu":
@@ -52,39 +75,102 @@ def create_device(
     for name, value in (("threads", threads), ("request_slots", request_slots)):
         if value < 1:
             raise InvalidSettings(f"{name} is {value}; it must be at least 1")
-    shapes = _shapes(prefill_capacities, decode_batches)
-    torch.set_num_threads(threads)
-    source = open_source(pathlib.Path(model_path))
-    config, precision = source.config, _DTYPES[dtype]
-    context = _context_tokens(config, max_context)
-    pages = _kv_pages(config, precision, context, kv_pages)
-    model = load_model(source, precision, context, _affords_one_row_copies(config))
-    cache = KvCache(config, pages, precision)
-    columns = pages_for(context)
-    programs: dict[GraphShape, Program] = {
-        shape: PrefillProgram(model, cache, shape.prefill_capacity, columns)
-        if shape.kind is GraphKind.PREFILL
-        else DecodeProgram(model, cache, shape.batch_capacity, columns)
-        for shape in shapes
-    }
-    limits = DeviceLimits(
-        context_tokens=context,
-        kv_pages=pages,
-        page_tokens=PAGE_TOKENS,
-        vocab_size=config.vocab_size,
-        request_slots=request_slots,
+    rows = _DEFAULT_SNAPSHOTS_PER_SLOT * request_slots if snapshot_rows is None else snapshot_rows
+    if rows < 0:
+        raise InvalidSettings(f"snapshot_rows is {rows}; it must be 0 (no prefix cache) or more")
+    prefills = tuple(sorted(set(prefill_capacities)))
+    catalog = CatalogLimits(
+        batches=tuple(decode_batches),
+        prefill_capacities=prefills,
+        scored_capacities=prefills[::2] if scored_capacities is None else tuple(scored_capacities),
+        draft_tokens=draft_tokens,
+        speculative_token_capacity=speculative_token_capacity,
+        allocation=_allocation(allocation),
+        mixed_prefill=mixed,
+        mixed_declared=_MIXED_DECLARED,
+        state_batches=state_buckets(decode_batches) if rows else (),
     )
-    return CpuDevice(programs, limits, threads)
+    shapes = build_catalog(catalog)
+    torch.set_num_threads(threads)
+    path = pathlib.Path(model_path)
+    loaded = _load(path, _DTYPES[dtype], max_context, draft_tokens, draft_head)
+    if catalog.allocation is Allocation.DEVICE and loaded.head is None:
+        raise InvalidSettings(
+            "allocation 'device' follows a draft head's confidence, and no head is loaded; use 'host'"
+        )
+    limits = DeviceLimits(
+        context_tokens=loaded.context,
+        kv_pages=_kv_pages(loaded, kv_pages),
+        page_tokens=PAGE_TOKENS,
+        vocab_size=loaded.model.config.vocab_size,
+        request_slots=request_slots,
+        snapshot_rows=rows,
+        draft_tokens=draft_tokens,
+        learned_drafts=loaded.head is not None,
+    )
+    return _build(shapes, limits, loaded, threads)
 
 
-def _shapes(prefill_capacities: Sequence[int], decode_batches: Sequence[int]) -> tuple[GraphShape, ...]:
-    if not prefill_capacities or not decode_batches:
-        raise InvalidSettings("prefill_capacities and decode_batches need at least one entry each")
-    if min(*prefill_capacities, *decode_batches) < 1:
-        raise InvalidSettings("prefill_capacities and decode_batches must be at least 1")
-    prefills = (GraphShape(GraphKind.PREFILL, 1, prefill_capacity=size) for size in sorted(set(prefill_capacities)))
-    decodes = (GraphShape(GraphKind.DECODE, size) for size in sorted(set(decode_batches)))
-    return (*prefills, *decodes)
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A model, its draft head if any, and the tokens of prompt plus output that it is loaded for."""
+
+    model: Model
+    head: DraftHead | None
+    context: int
+
+    @property
+    def layers(self) -> int:
+        """Layers of KV: the model's, and the draft head's one."""
+        return self.model.config.layers + (self.head is not None)
+
+
+def _build(shapes: Sequence[GraphShape], limits: DeviceLimits, loaded: _Loaded, threads: int) -> CpuDevice:
+    """Memory, state and one program for each shape."""
+    model = loaded.model
+    columns = pages_for(limits.context_tokens + limits.draft_tokens)
+    hidden, rows = model.config.hidden_size, limits.snapshot_rows
+    state = SlotState(limits.request_slots, columns, hidden, model.dtype, snapshot_rows=rows)
+    context = ProgramContext(
+        model=model,
+        cache=KvCache(model.config, limits.kv_pages, model.dtype, loaded.layers),
+        state=state,
+        sampling=SamplingTable(limits.request_slots, model.config.vocab_size),
+        draft_head=loaded.head,
+        allocate_rows=create_allocator(state.device),
+    )
+    programs = {shape: _program(shape, context) for shape in shapes}
+    return CpuDevice(programs, limits, state, context.sampling, threads)
+
+
+def _program(shape: GraphShape, context: ProgramContext) -> Run:
+    if shape.kind is GraphKind.INIT:
+        return create_init_program(shape, context).run
+    if shape.kind in _COPY_KINDS:
+        return create_copy_program(shape, context).run
+    return create_program(shape, context).run
+
+
+def _load(
+    path: pathlib.Path,
+    dtype: torch.dtype,
+    max_context: int | None,
+    draft_tokens: int,
+    draft_head: str | os.PathLike[str] | None,
+) -> _Loaded:
+    """Drafts reach up to draft_tokens positions beyond the context."""
+    source = open_source(path)
+    context = _context_tokens(source.config, max_context)
+    model = load_model(source, dtype, context + draft_tokens, _affords_one_row_copies(source.config))
+    wanted = None if draft_head is None else os.fspath(draft_head)
+    head_path = choose_draft_head(wanted, path) if draft_tokens else None
+    return _Loaded(model, None if head_path is None else load_draft_head(head_path, model), context)
+
+
+def _allocation(name: str) -> Allocation:
+    if name not in _ALLOCATIONS:
+        raise InvalidSettings(f"allocation is {name!r}; it must be one of {', '.join(_ALLOCATIONS)}")
+    return _ALLOCATIONS[name]
 
 
 def _context_tokens(config: ModelConfig, wanted: int | None) -> int:
@@ -95,12 +181,12 @@ def _context_tokens(config: ModelConfig, wanted: int | None) -> int:
     return wanted
 
 
-def _kv_pages(config: ModelConfig, dtype: torch.dtype, context: int, wanted: int | None) -> int:
-    size = page_bytes(config, dtype)
+def _kv_pages(loaded: _Loaded, wanted: int | None) -> int:
+    size = page_bytes(loaded.model.config, loaded.model.dtype, loaded.layers)
     memory = _memory_bytes()
     if wanted is None:
         affordable = memory // _MEMORY_SHARE // size
-        return max(1, min(_DEFAULT_FULL_CONTEXTS * pages_for(context), affordable))
+        return max(1, min(_DEFAULT_FULL_CONTEXTS * pages_for(loaded.context), affordable))
     if wanted < 1 or wanted * size > memory:
         raise InvalidSettings(
             f"kv_pages is {wanted}; each takes {size / 2**20:.1f} MiB and this machine has room for "
