@@ -120,7 +120,8 @@ def prompt_of(length: int, seed: int = 0) -> list[int]:
 
 
 def tensors_of(host: ProgramHost) -> list[torch.Tensor]:
-    """Everything that a program might touch."""
+    """Copies of everything that a program might touch, as integers, since NaN differs from itself."""
     state = host.state
     rows = (state.cursor, state.pending, state.emitted, state.page_table, state.last_hidden, state.snapshot_hidden)
-    return [*host.cache.keys, *host.cache.values, *rows]
+    everything = (*host.cache.keys, *host.cache.values, *rows)
+    return [each.view(torch.int32) if each.is_floating_point() else each for each in map(torch.clone, everything)]

@@ -182,3 +182,5 @@ class InferenceProgram:
                 raise InvalidFrame(
                     f"slot {lane.slot}: {lane.rows} rows; {shape.label} has {shape.lane_width} for a lane"
                 )
+            if lane.prompt is None and lane.rows > 1 and lane.copies is None and self._drafter is None:
+                raise InvalidFrame(f"slot {lane.slot}: {lane.rows} rows without copies, and there is no draft head")

@@ -5,43 +5,15 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from lane_works import resident, tokens_at, whole_prompt
+from program_host import ProgramHost, decode_shape, mixed_shape, prefill_shape, prompt_of, round_shape, tensors_of
 
+from gpu.device import InvalidFrame, InvalidSettings, SamplingParameters
 from gpu.model.weights import load_model, open_source
-from gpu.pages import PADDING_WRITE_ROW, PAGE_TOKENS, KvCache
-from gpu.programs.decode import DecodeProgram
-from gpu.programs.prefill import PrefillProgram
+from gpu.programs.interface import LaneInput
 from gpu.reference.forward import sequence_logits
+from scheduler.shapes import Allocation, GraphKind, GraphShape
 
 COLUMNS = 32
-PAGES = 120
-
-
-class Programs:
-    """A model, a cache and programs over them."""
-
-    def __init__(self, model) -> None:
-        self.cache = KvCache(model.config, PAGES, model.dtype)
-        self.prefills = {size: PrefillProgram(model, self.cache, size, COLUMNS) for size in (16, 64, 128)}
-        self.decodes = {size: DecodeProgram(model, self.cache, size, COLUMNS) for size in (1, 2, 4, 8)}
-
-    def prefill(self, capacity, *works):
-        with torch.inference_mode():
-            return self.prefills[capacity].run(works)
-
-    def decode(self, batch, *works):
-        with torch.inference_mode():
-            return self.decodes[batch].run(works)
-
-    def poison(self, *kept) -> None:
-        """NaN into every KV row but the padding page's zero rows and the written rows of (request, tokens) pairs."""
-        for tensor in (*self.cache.keys, *self.cache.values):
-            keep = tensor.clone()
-            tensor.fill_(torch.nan)
-            tensor[PADDING_WRITE_ROW + 1 : PAGE_TOKENS] = keep[PADDING_WRITE_ROW + 1 : PAGE_TOKENS]
-            for request, tokens in kept:
-                rows = [request.pages[at // PAGE_TOKENS] * PAGE_TOKENS + at % PAGE_TOKENS for at in range(tokens)]
-                tensor[rows] = keep[rows]
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["one copy", "one-row copies"])
@@ -50,109 +22,163 @@ def model(tiny_checkpoint, request):
 
 
 @pytest.fixture
-def programs(model):
-    return Programs(model)
-
-
-def prompt_of(length: int, seed: int = 0) -> list[int]:
-    return np.random.default_rng(seed).integers(0, 256, size=length).tolist()
+def host(model):
+    return ProgramHost(model, columns=COLUMNS)
 
 
 def assert_close(actual, expected) -> None:
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4 * float(np.abs(expected).max()))
 
 
+def decode(host, batch, *slots):
+    """One decode step: (emitted token of each slot, logits [slots, vocab])."""
+    output, logits = host.run(decode_shape(batch), *(LaneInput(slot) for slot in slots))
+    return [lane.emitted[0] for lane in output.lanes], logits[: len(slots)]
+
+
 @pytest.mark.parametrize("cuts", [(16,), (16, 32, 48), (1, 2, 3), (15, 31, 47, 60), (50,)])
-def test_a_prompt_in_chunks_ends_like_the_prompt_at_once(cuts, programs):
+def test_a_prompt_in_chunks_ends_like_the_prompt_at_once(cuts, host):
     prompt = prompt_of(61)
-    expected = programs.prefill(64, whole_prompt(prompt))
-    request = resident(prompt, first_page=40)
-    edges = [0, *cuts, len(prompt)]
-    for start, end in itertools.pairwise(edges):
-        actual = programs.prefill(16 if end - start <= 16 else 64, tokens_at(request, prompt[start:end], start))
+    host.open(0, prompt)
+    expected = host.prefill(0)
+    host.open(1, prompt)
+    for start, end in itertools.pairwise([0, *cuts, len(prompt)]):
+        assert host.outputs[1] == []
+        actual = host.prefill(1, 16 if end - start <= 16 else 64, end - start)
     assert_close(actual, expected)
+    assert host.outputs[1] == host.outputs[0] == [int(expected.argmax())]
 
 
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 64])
-def test_prefill_and_decode_agree_with_the_reference(length, programs, tiny_checkpoint):
-    prompt, more = prompt_of(length), prompt_of(20, seed=1)
-    expected = sequence_logits(open_source(tiny_checkpoint), prompt + more).numpy()
-    request = resident(prompt, outputs=32)
-    assert_close(programs.prefill(64, tokens_at(request, prompt, 0))[0], expected[length - 1])
-    for at, token in enumerate(more, start=length):
-        assert_close(programs.decode(1, tokens_at(request, [token], at))[0], expected[at])
+def test_prefill_and_decode_agree_with_the_reference(length, host, tiny_checkpoint):
+    prompt = prompt_of(length)
+    host.open(3, prompt)
+    rows = [host.prefill(3)]
+    for _ in range(20):
+        rows.append(decode(host, 1, 3)[1][0])
+    expected = sequence_logits(open_source(tiny_checkpoint), prompt + host.outputs[3][:-1]).numpy()
+    assert_close(np.stack(rows), expected[length - 1 :])
+    assert host.outputs[3] == expected[length - 1 :].argmax(axis=1).tolist()
+    assert int(host.state.cursor[3]) == length + 20
+    assert int(host.state.emitted[3]) == 21
+    assert int(host.state.pending[3]) == host.outputs[3][-1]
 
 
 @pytest.mark.parametrize(("batch", "lanes"), [(2, 2), (4, 3), (8, 5), (8, 8), (8, 1)])
-def test_a_batch_gives_each_lane_what_it_gets_alone(batch, lanes, programs):
+def test_a_batch_gives_each_lane_what_it_gets_alone(batch, lanes, model):
     lengths = [3, 64, 16, 31, 1, 47, 17, 60][:lanes]
-    works, alone = [], []
-    for lane, length in enumerate(lengths):
-        request = resident(prompt_of(length, seed=lane), first_page=1 + 6 * lane)
-        programs.prefill(64, tokens_at(request, request.prompt.tolist(), 0))
-        works.append(tokens_at(request, [7 + lane], length))
-        alone.append(programs.decode(1, works[-1])[0])
-    together = programs.decode(batch, *works)
-    assert_close(together, np.stack(alone))
-    assert together.argmax(axis=1).tolist() == [int(row.argmax()) for row in alone]
-    assert_close(programs.decode(batch, *reversed(works)), np.stack(alone[::-1]))
+    hosts = [ProgramHost(model, columns=COLUMNS) for _ in range(3)]
+    for host in hosts:
+        for slot, length in enumerate(lengths):
+            host.open(slot, prompt_of(length, seed=slot))
+            host.prefill(slot)
+    alone = [decode(hosts[0], 1, slot) for slot in range(lanes)]
+    tokens, logits = decode(hosts[1], batch, *range(lanes))
+    assert_close(logits, np.concatenate([row for _, row in alone]))
+    assert tokens == [token for (token,), _ in alone]
+    tokens, logits = decode(hosts[2], batch, *reversed(range(lanes)))
+    assert_close(logits[::-1], np.concatenate([row for _, row in alone]))
 
 
-def test_no_program_reads_memory_that_its_requests_did_not_write(programs):
-    prompt = prompt_of(37)
-    request, other = resident(prompt), resident(prompt_of(20, seed=9), first_page=60)
-    expected_prefill = programs.prefill(64, tokens_at(request, prompt, 0))
-    programs.prefill(64, tokens_at(other, other.prompt.tolist(), 0))
-    works = tokens_at(request, [9], 37), tokens_at(other, [8], 20)
-    expected_decode = programs.decode(4, *works)
-
-    programs.poison((request, 37), (other, 20))
-    np.testing.assert_array_equal(programs.decode(4, *works), expected_decode)
-    programs.poison((request, 20))
-    np.testing.assert_array_equal(
-        programs.prefill(64, tokens_at(request, prompt[20:], 20)).argmax(), expected_prefill.argmax()
-    )
-    programs.poison()
-    np.testing.assert_array_equal(programs.prefill(64, tokens_at(request, prompt, 0)), expected_prefill)
+def test_leftovers_in_the_static_buffers_change_nothing(host):
+    host.open(0, prompt_of(5))
+    expected_prefill = host.prefill(0)
+    expected_decode = decode(host, 8, 0)[1]
+    for slot in range(8):
+        host.open(slot, prompt_of(60, seed=slot))
+        host.prefill(slot)
+    decode(host, 8, *range(8))
+    host.open(0, prompt_of(5))
+    np.testing.assert_array_equal(host.prefill(0), expected_prefill)
+    np.testing.assert_array_equal(decode(host, 8, 0)[1], expected_decode)
 
 
-def test_leftovers_in_the_static_buffers_change_nothing(programs):
-    short = resident(prompt_of(5), first_page=1)
-    expected_prefill = programs.prefill(64, tokens_at(short, short.prompt.tolist(), 0))
-    expected_decode = programs.decode(8, tokens_at(short, [4], 5))
-    long = [resident(prompt_of(60, seed=lane), first_page=10 + 6 * lane) for lane in range(8)]
-    for request in long:
-        programs.prefill(64, tokens_at(request, request.prompt.tolist(), 0))
-    programs.decode(8, *(tokens_at(request, [1], 60) for request in long))
-    np.testing.assert_array_equal(programs.prefill(64, tokens_at(short, short.prompt.tolist(), 0)), expected_prefill)
-    np.testing.assert_array_equal(programs.decode(8, tokens_at(short, [4], 5)), expected_decode)
-
-
-@pytest.mark.parametrize("warm_up_only", [True, False])
-def test_padding_rows_write_to_the_padding_page_only(warm_up_only, programs):
-    for tensor in (*programs.cache.keys, *programs.cache.values):
-        tensor[PAGE_TOKENS:].fill_(123.0)
-    request = resident(prompt_of(5), first_page=3)
-    if warm_up_only:
-        programs.prefill(16)
-        programs.decode(8)
-        written = 0
-    else:
-        programs.prefill(64, tokens_at(request, request.prompt.tolist(), 0))
-        programs.decode(8, tokens_at(request, [4], 5))
-        written = 6
-    for tensor in (*programs.cache.keys, *programs.cache.values):
-        untouched = (tensor == 123.0).all(dim=1)
-        own = torch.zeros(len(tensor), dtype=torch.bool)
-        own[3 * PAGE_TOKENS : 3 * PAGE_TOKENS + written] = True
-        assert torch.equal(untouched[PAGE_TOKENS:], ~own[PAGE_TOKENS:])
-        assert not tensor[PADDING_WRITE_ROW + 1 : PAGE_TOKENS].any()
-
-
-def test_the_last_position_of_the_context_can_be_decoded(programs, tiny_checkpoint):
+def test_the_last_position_of_the_context_can_be_decoded(host, tiny_checkpoint):
     prompt = prompt_of(511)
-    request = resident(prompt, outputs=1)
+    host.open(2, prompt)
     for start in range(0, 511, 128):
-        programs.prefill(128, tokens_at(request, prompt[start : start + 128], start))
+        host.prefill(2, 128, min(128, 511 - start))
+    host.force_pending(2, 77)
     expected = sequence_logits(open_source(tiny_checkpoint), [*prompt, 77])[-1].numpy()
-    assert_close(programs.decode(4, tokens_at(request, [77], 511))[0], expected)
+    assert_close(decode(host, 4, 2)[1][0], expected)
+
+
+def test_prefill_rows_and_decode_rows_can_share_a_mixed_pass(model):
+    """Prompt first, in the middle, last, alone, or none at all."""
+    shape = mixed_shape(4, 0, 64)
+    for order in ((0, 1, 2), (1, 0, 2), (2, 1, 0), (0,), (1, 2, 3)):
+        mixed, apart = ProgramHost(model, columns=COLUMNS), ProgramHost(model, columns=COLUMNS)
+        for host in (mixed, apart):
+            host.open(0, prompt_of(90, seed=5))
+            host.prefill(0, 64, 40)
+            for slot in (1, 2, 3):
+                host.open(slot, prompt_of(20 + slot, seed=slot))
+                host.prefill(slot)
+        mixed.run(shape, *(mixed.chunk(slot) if slot == 0 else LaneInput(slot) for slot in order))
+        for slot in order:
+            if slot == 0:
+                apart.prefill(0)
+            else:
+                decode(apart, 1, slot)
+        assert mixed.outputs == apart.outputs
+        for name in ("cursor", "pending", "emitted"):
+            assert getattr(mixed.state, name)[:8].tolist() == getattr(apart.state, name)[:8].tolist()
+
+
+def test_sampled_lanes_draw_by_their_own_seed_and_token_number(model):
+    parameters = [SamplingParameters(temperature=1.0, seed=seed) for seed in (1, 2, 3)]
+    outputs = []
+    for batch in (1, 4):
+        host = ProgramHost(model, columns=COLUMNS)
+        for slot, chosen in enumerate(parameters):
+            host.open(slot, prompt_of(9), chosen)
+            host.prefill(slot)
+        for _ in range(6):
+            for slots in [range(3)] if batch == 4 else [[0], [1], [2]]:
+                decode(host, batch, *slots)
+        outputs.append(host.outputs)
+    assert outputs[0] == outputs[1]
+    assert len({tuple(tokens) for tokens in outputs[0].values()}) == 3
+
+
+def test_penalties_see_what_programs_emitted(model):
+    host = ProgramHost(model, columns=COLUMNS)
+    host.open(0, prompt_of(9), SamplingParameters(temperature=0.0, presence_penalty=1e6))
+    host.prefill(0)
+    for _ in range(30):
+        decode(host, 1, 0)
+    assert len(set(host.outputs[0])) == 31
+
+
+@pytest.mark.parametrize(
+    ("shape", "lanes"),
+    [
+        (decode_shape(2), [LaneInput(0), LaneInput(1), LaneInput(2)]),
+        (decode_shape(2), [LaneInput(0), LaneInput(0)]),
+        (decode_shape(2), [LaneInput(0, rows=2, copies=np.array([1]))]),
+        (decode_shape(2), [LaneInput(0, prompt=np.array([1]))]),
+        (prefill_shape(16), [LaneInput(0)]),
+        (prefill_shape(16), [LaneInput(0, prompt=np.zeros(17, dtype=np.int64))]),
+        (prefill_shape(16), [LaneInput(0, prompt=np.zeros(0, dtype=np.int64))]),
+        (mixed_shape(4, 0, 64), [LaneInput(slot, prompt=np.array([1])) for slot in range(2)]),
+        (round_shape(2, 3), [LaneInput(0, rows=3, copies=np.array([1]))]),
+        (round_shape(2, 3, width=2, rows=4), [LaneInput(0, rows=3, copies=np.array([1, 2]))]),
+        (round_shape(2, 3, rows=5), [LaneInput(slot, rows=3, copies=np.array([1, 2])) for slot in range(2)]),
+        (round_shape(2, 3), [LaneInput(0, rows=0)]),
+        (round_shape(2, 3), [LaneInput(0, rows=2)]),  # learned drafts without a draft head
+    ],
+)
+def test_lanes_that_do_not_fit_are_refused_and_nothing_runs(shape, lanes, host):
+    for slot in range(3):
+        host.open(slot, prompt_of(5))
+        host.prefill(slot)
+    before = tensors_of(host)
+    with pytest.raises(InvalidFrame):
+        host.run(shape, *lanes)
+    assert all(torch.equal(old, new) for old, new in zip(before, tensors_of(host), strict=True))
+
+
+def test_a_shape_without_its_means_is_refused(host):
+    with pytest.raises(InvalidSettings):
+        host.program(GraphShape(GraphKind.INIT, 1))
+    assert host.program(round_shape(2, 3, rows=5, allocation=Allocation.DEVICE))
