@@ -44,7 +44,7 @@ def text_prompts(path: pathlib.Path, seed: int) -> Iterator[Prompt]:
 def chat_model_prompts(model_path: pathlib.Path, seed: int) -> tuple[Iterator[Prompt], int]:
     """SmolLM2's prompts, and the id of the token that ends its answers."""
     tokenizer = smollm2_tokenizer(model_path)
-    end = tokenizer.token_to_id(END_OF_TURN)
+    (end,) = tokenizer.encode(END_OF_TURN, add_special_tokens=False).ids
     prompts = (
         Prompt(tuple(chat_token_ids(tokenizer, question)), temperature, is_held_out)
         for question, temperature, is_held_out in chat_prompts(seed)

@@ -89,6 +89,9 @@ def main() -> None:
     figures = {}
     for mode, temperature in _MODES.items():
         samples = [sample for sample in held_out if _is_usable(sample, temperature)][: options.most_texts]
+        if not samples:
+            print(f"no held-out samples of mode {mode}")
+            continue
         texts = [draft_text(module, target, ids, sample, max(DRAFTS), generator) for sample in samples]
         figures[mode] = measure(texts, f"draft head, {mode}", options.seed)
         print_calibration(texts)

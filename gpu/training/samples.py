@@ -47,7 +47,7 @@ def read_samples(directory: pathlib.Path) -> list[Sample]:
     for path in sorted(directory.glob("*.safetensors")):
         shard = load_file(path)
         lengths = shard["numbers"][:, 0].tolist()
-        parts = [shard[name].split(lengths) for name in ("token_ids", "hidden", "log_totals")]
+        parts = [torch.split(shard[name], lengths) for name in ("token_ids", "hidden", "log_totals")]
         rows = zip(*parts, shard["numbers"].tolist(), shard["temperatures"].tolist(), strict=True)
         for token_ids, hidden, log_totals, (_, prompt_tokens, held_out), temperature in rows:
             samples.append(

@@ -65,7 +65,7 @@ class _Attention:
         scores = grouped.reshape(batch, kv_heads, group * n, head_dim) @ keys.transpose(2, 3)
         scores = scores.view(batch, kv_heads, group, n, -1).float() * head_dim**-0.5 + self._mask
         shares = scores.softmax(-1).to(values.dtype).view(batch, kv_heads, group * n, -1)
-        mixed = (shares @ values).view(batch, kv_heads, group, n, head_dim).permute(0, 3, 1, 2, 4)
+        mixed: torch.Tensor = (shares @ values).view(batch, kv_heads, group, n, head_dim).permute(0, 3, 1, 2, 4)
         return mixed.reshape(batch * n, -1)
 
     def _context(self, cache: torch.Tensor) -> torch.Tensor:
