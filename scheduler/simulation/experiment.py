@@ -47,7 +47,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         if self.survival is None and self.draft_depth:
-            raise SimulationError("speculation needs an acceptance file")
+            raise SimulationError("speculation needs an acceptance file: --acceptance FILE")
 
     @property
     def draft_depth(self) -> int:

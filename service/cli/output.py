@@ -13,6 +13,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from scheduler.kernels.loader import kernels_are_cached, load_kernels
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 try:
@@ -38,6 +40,14 @@ def print_table(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) ->
         table.add_row(*(_cell(row.get(column)) for column in columns))
     width = None if sys.stdout.isatty() else 200
     Console(width=width, highlight=False, markup=False, emoji=False).print(table)
+
+
+def prepare_kernels() -> None:
+    """Load the scheduler's compiled kernels, after a line on standard error when they must be compiled first."""
+    if not kernels_are_cached():
+        command = click.get_current_context().command_path
+        click.echo(f"{command}: compiling the scheduler's kernels, once; it takes two to three minutes", err=True)
+    load_kernels()
 
 
 def fail(message: str, code: int = 2) -> NoReturn:

@@ -7,6 +7,7 @@ import csv
 import hashlib
 import json
 import pathlib
+import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as RichProgress
 
 from scheduler.simulation.acceptance import Survival
+from scheduler.simulation.errors import SimulationError
 from scheduler.simulation.machine import Progress
 from scheduler.simulation.results import Outcome
 from service.cli.output import print_table
@@ -58,9 +60,18 @@ def survival_inputs(survival: Survival) -> dict[str, Any]:
     return {"source": survival.source, "measured_depth": survival.measured_depth, "probabilities": curve}
 
 
+def prepare_folder(folder: pathlib.Path) -> None:
+    """Makes `folder` and tries to write there, so that a long run does not end in vain. Raises SimulationError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise SimulationError(f"--out {folder} cannot be written to: {error.strerror}") from None
+
+
 def write_results(folder: pathlib.Path, document: dict[str, Any], outcomes: Sequence[Outcome]) -> None:
-    """`simulation.json` and `requests.csv` in `folder`, which is made when it is missing."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """`simulation.json` and `requests.csv` in `folder`."""
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
     (folder / "simulation.json").write_text(text + "\n", encoding="utf-8")
     with (folder / "requests.csv").open("w", encoding="utf-8", newline="") as file:
