@@ -9,10 +9,12 @@ import sys
 import time
 
 from tests.scheduler.differential.drive import run_scenario
+from tests.scheduler.differential.scenario import level_scenario, make_scenario
 
 
 def work(task):
-    return run_scenario(*task)
+    seed, plans, level = task
+    return run_scenario(seed, plans, make=level_scenario if level else make_scenario)
 
 
 def main():
@@ -21,8 +23,9 @@ def main():
     parser.add_argument("--plans", type=int, default=230, help="plans of each scenario, at most")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--level", action="store_true", help="ragged rounds in which drafts of all depths tie")
     arguments = parser.parse_args()
-    tasks = [(arguments.seed + i, arguments.plans) for i in range(arguments.scenarios)]
+    tasks = [(arguments.seed + i, arguments.plans, arguments.level) for i in range(arguments.scenarios)]
     plans, done, seen, started = 0, 0, collections.Counter(), time.monotonic()
     with multiprocessing.Pool(arguments.jobs) as pool:
         for report in pool.imap_unordered(work, tasks):

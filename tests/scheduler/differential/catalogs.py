@@ -72,6 +72,16 @@ def rounds(rng, batches, width):
     return found
 
 
+def ragged_catalog(rng, batch):
+    """Prefill, and rounds of one batch whose rows never suffice for all drafts, with either allocation."""
+    found = [prefill(64), prefill(256), round_of(batch, 0)]
+    for allocation in (Allocation.HOST, Allocation.DEVICE):
+        depth = rng.choice((2, 3, 5))
+        rows = rng.sample(range(batch + 1, batch * (depth + 1)), 2)
+        found += [round_of(batch, depth, rows=r, allocation=allocation) for r in rows]
+    return found
+
+
 def mixed_graphs(rng, speculative, width):
     found = []
     for batch in sample(rng, (2, 4, 8, 16), 1, 2):

@@ -53,6 +53,10 @@ def random_timing(scenario, plan):
 def random_sidecars(scenario, plan, extents):
     """(confidence or None, survival or None)."""
     rng = scenario.rng
+    if scenario.level:
+        rows = np.ones(extents)
+        rows[:, 0] = 0.5
+        return (np.stack([rows, rows]).astype(np.float32) if is_device(plan) else None), rows
     confidence = survival = None
     if is_device(plan) or (scenario.sidecars and rng.random() < 0.2):
         confidence = np.stack([random_rows(rng, extents), random_rows(rng, extents)]).astype(np.float32)
