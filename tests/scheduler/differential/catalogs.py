@@ -82,6 +82,17 @@ def ragged_catalog(rng, batch):
     return found
 
 
+def learning_catalog(rng, batch):
+    """Prefill, and rounds of two batches, narrow and wide."""
+    found = [prefill(64), prefill(256)]
+    for rows in (batch, max(1, batch // 2)):
+        found.append(round_of(rows, 0))
+        for depth in rng.sample((1, 2, 3, 5), 2):
+            found.append(round_of(rows, depth, allocation=rng.choice((Allocation.HOST, Allocation.DEVICE))))
+            found.append(round_of(rows, depth, rows=rows * depth, allocation=found[-1].allocation))
+    return list(dict.fromkeys(found))
+
+
 def mixed_graphs(rng, speculative, width):
     found = []
     for batch in sample(rng, (2, 4, 8, 16), 1, 2):

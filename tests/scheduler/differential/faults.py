@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable
 
 from tests.scheduler.differential.drive import run_scenario
-from tests.scheduler.differential.scenario import Scenario, level_scenario, make_scenario
+from tests.scheduler.differential.scenario import Scenario, learning_scenario, level_scenario, make_scenario
 
 PACKAGE = "scheduler.reference"
 FOLDER = pathlib.Path(importlib.util.find_spec(PACKAGE).origin).parent
@@ -164,6 +164,20 @@ FAULTS = (
         "self.catalog.attempt(plan.shape, self.now_ns)",
         "self.catalog.attempt(plan.shape, -1)",
     ),
+    Fault(
+        "probes at the end of the output",
+        "probes",
+        "resident.left - use.rows >= 1",
+        "resident.left - use.rows >= 0",
+        learning_scenario,
+    ),
+    Fault(
+        "optimism without the exponent",
+        "estimates",
+        "yields(self._powers(optimistic))",
+        "yields(optimistic)",
+        learning_scenario,
+    ),
     Fault("modest optimism", "estimates", "LN20 = math.log(20.0)", "LN20 = math.log(2.0)"),
     # Values and cohorts (S4, S5).
     Fault(
@@ -257,6 +271,8 @@ SHOWS = {
     "windows that are never quite full": 2,
     "a newcomer's cap one resident short": 3,
     "terminal rows take part in intervals": 3,
+    "probes at the end of the output": 7,
+    "optimism without the exponent": 7,
     "an overrun ignored": 7,
     "captures whatever they cost": 7,
     "ragged ties to the lower slot before the lower depth": 8,

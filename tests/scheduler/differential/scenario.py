@@ -8,7 +8,7 @@ import random
 from scheduler.policy import PolicyConfig
 from scheduler.records import ImageSpan, RequestSpec
 from scheduler.shapes import GraphKind, GraphShape
-from tests.scheduler.differential.catalogs import ragged_catalog, random_catalog
+from tests.scheduler.differential.catalogs import learning_catalog, ragged_catalog, random_catalog
 
 MS = 1_000_000
 
@@ -18,6 +18,7 @@ class Scenario:
     """`durations`: true ns of each shape. `rates`: probability of each command between two plans.
 
     `level`: every round teaches that the first draft survives half of the time, and the others whenever it does.
+    `slow_host`: ordinary rounds that run alone take a second of wall time, which fills the ledgers.
     """
 
     seed: int
@@ -38,6 +39,7 @@ class Scenario:
     rates: dict[str, float]
     admitted: int = 0
     level: bool = False
+    slow_host: bool = False
 
     @property
     def kinds(self):
@@ -88,6 +90,28 @@ def level_scenario(seed: int) -> Scenario:
         resources=False,
         sidecars=True,
         level=True,
+    )
+
+
+def learning_scenario(seed: int) -> Scenario:
+    """Acceptance probes every few plans, by a host that is slow around ordinary rounds; nothing goes stale."""
+    scenario = make_scenario(seed)
+    rng = scenario.rng
+    residents = rng.choice((2, 3, 4))
+    shapes = learning_catalog(rng, residents)
+    return dataclasses.replace(
+        scenario,
+        shapes=shapes,
+        verification="adaptive",
+        policy=dataclasses.replace(scenario.policy, estimate_ttl_ns=10**15),
+        request_slots=residents,
+        residents=residents,
+        durations={shape: rng.choice((4, 8, 10, 12)) * MS for shape in shapes},
+        measured=True,
+        acceptance=rng.choice((0.0, 0.5, 0.8)),
+        resources=False,
+        rates=dict.fromkeys(scenario.rates, 0.0),
+        slow_host=True,
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.scheduler.differential.drive import run_scenario
 from tests.scheduler.differential.faults import FAULTS, noticed
-from tests.scheduler.differential.scenario import level_scenario
+from tests.scheduler.differential.scenario import learning_scenario, level_scenario
 
 SLICE = 48
 PLANS = 60
@@ -34,6 +34,15 @@ def test_both_schedulers_agree_where_drafts_of_different_depths_tie():
         seen += report.seen
     assert seen["rounds ragged host adaptive"]
     assert seen["rounds ragged device adaptive"]
+
+
+def test_both_schedulers_agree_where_acceptance_probes_are_common():
+    learnt = 0
+    for seed in range(5, 9):
+        report = run_scenario(seed, PLANS, make=learning_scenario)
+        assert report.difference is None, report.difference
+        learnt += report.seen["reason acceptance_learning"]
+    assert learnt >= 8
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
