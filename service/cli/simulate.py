@@ -30,12 +30,11 @@ from scheduler.simulation.machine import MachineSettings
 from scheduler.simulation.measured import MeasuredTable, parse_catalog
 from scheduler.simulation.metrics import Limits, summary
 from scheduler.simulation.workload import Workload, parse_arrivals
-from service.cli.output import Command, Function, fail, json_option, prepare_kernels, print_json
+from service.cli.output import Command, Function, fail, json_option, prepare_kernels, print_json, progress_bar
 from service.cli.simulate_report import (
     file_identity,
     prepare_folder,
     print_report,
-    progress_bar,
     survival_inputs,
     write_results,
 )
@@ -154,8 +153,8 @@ def simulate(
         if isinstance(experiment.policy, PolicyConfig):
             prepare_kernels()
         began = time.perf_counter()
-        with progress_bar(len(workload.arrivals)) as progress:
-            finished = experiment.run(workload, table, progress)
+        with progress_bar("simulating", len(workload.arrivals)) as show:
+            finished = experiment.run(workload, table, lambda ended, _total: show(ended))
         wall_s = time.perf_counter() - began
         document = _document(given, experiment, workload, finished, Limits(ttft_limit_ms, gap_limit_ms))
         if out is not None:

@@ -1,8 +1,7 @@
-"""What `helios simulate` shows and writes: a progress bar, two tables, JSON and a CSV of requests."""
+"""What `helios simulate` shows and writes: tables, JSON and a CSV of requests."""
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import hashlib
 import json
@@ -12,13 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as RichProgress
 
 from scheduler.simulation.acceptance import Survival
 from scheduler.simulation.errors import SimulationError
-from scheduler.simulation.machine import Progress
 from scheduler.simulation.results import Outcome
 from service.cli.output import print_table
 
@@ -33,20 +28,6 @@ REQUEST_COLUMNS = (
     "index", "client", "prompt_tokens", "cached_tokens", "output_tokens", "arrived_ns", "admitted_ns", "first_ns",
     "finished_ns", "largest_gap_ns",
 )  # fmt: skip
-
-
-@contextlib.contextmanager
-def progress_bar(requests: int) -> Iterator[Progress]:
-    """A bar on standard error, at a terminal only; yields what the simulation calls."""
-    console = Console(stderr=True)
-    columns = (TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with RichProgress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=requests)
-
-        def show(ended: int, total: int) -> None:
-            bar.update(task, completed=ended, total=total)
-
-        yield show
 
 
 def file_identity(path: pathlib.Path) -> dict[str, str]:

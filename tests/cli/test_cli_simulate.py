@@ -170,6 +170,15 @@ def test_a_folder_that_cannot_be_made_ends_in_one_line_before_anything_is_simula
     assert f"--out {files / 'taken' / 'run'} cannot be written to: Not a directory" in result.stderr
 
 
+def test_a_terminal_sees_a_progress_bar_on_standard_error_only(simulate, monkeypatch):
+    piped = simulate("--policy", "budget:64")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes standard error for a terminal
+    shown = simulate("--policy", "budget:64")
+    assert "simulating" not in piped.stderr
+    assert "simulating" in shown.stderr
+    assert "simulating" not in shown.stdout
+
+
 @pytest.mark.parametrize(("policy", "said"), [("balanced", 1), ("budget:64", 0)])
 def test_whoever_must_wait_for_the_kernels_is_told_so(simulate, monkeypatch, policy, said):
     monkeypatch.setattr("service.cli.output.kernels_are_cached", lambda: False)
