@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from scheduler.simulation.errors import SimulationError
 from scheduler.simulation.tables import Row, read_rows
@@ -112,11 +112,3 @@ def _blocks(row: Row) -> tuple[int, ...]:
             raise row.wrong("block_ids_512", "ids and rising ranges such as 0;14-27")
         blocks.extend(range(low, high + 1))
     return tuple(blocks)
-
-
-def of_counts(counts: Sequence[tuple[float, int, int]]) -> Workload:
-    """A workload from (time_s, prompt_tokens, output_tokens), in order of time."""
-    arrivals = [
-        Arrival(i, round(time_s * NS_PER_S), prompt, output) for i, (time_s, prompt, output) in enumerate(counts)
-    ]
-    return Workload(tuple(arrivals), {})
