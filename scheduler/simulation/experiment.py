@@ -47,7 +47,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         if self.survival is None and self.draft_depth:
-            raise SimulationError("speculation needs an acceptance file")
+            raise SimulationError("speculation needs an acceptance file: --acceptance FILE")
 
     @property
     def draft_depth(self) -> int:
@@ -125,6 +125,7 @@ def policy_from_document(document: Any) -> PolicyConfig:
 
 
 def deepest_drafts(table: MeasuredTable) -> int:
-    """The largest D of the table's speculative chains; 0 when it has none."""
-    chains = [e.draft_depth for e in table.curves if e.kind is GraphKind.SPECULATIVE]
+    """The largest D of the table's speculative chains (no trees, which are not loaded); 0 when it has none."""
+    rounds = [extent for extent in table.curves if extent.kind is GraphKind.SPECULATIVE]
+    chains = [extent.draft_depth for extent in rounds if extent.target_width <= extent.draft_depth + 1]
     return max(chains, default=0)

@@ -13,6 +13,8 @@ from scheduler.simulation.tables import Row, read_rows
 
 COLUMNS = ("kind", "B", "D", "W", "P", "prefill_capacity", "duration_ms")
 KINDS = {kind.value: kind for kind in (GraphKind.PREFILL, GraphKind.DECODE, GraphKind.SPECULATIVE, GraphKind.MIXED)}
+LONGEST_MS = 3_600_000
+"""One hour, the longest duration that the scheduler takes for a measurement."""
 REFERENCE_CONTEXT_TOKENS = 1024
 """The context length at which a catalog without context lengths was measured; 0 for prefill."""
 
@@ -85,7 +87,7 @@ def parse_catalog(text: str, name: str) -> MeasuredTable:
         at = points.setdefault(extent, {})
         if context in at:
             raise row.wrong("ctx", f"another one than before: {extent.kind.value} B={extent.batch} is listed twice")
-        duration_ms = row.number("duration_ms")
+        duration_ms = row.number("duration_ms", maximum=LONGEST_MS)
         if duration_ms == 0:
             raise row.wrong("duration_ms", "above 0")
         at[context] = duration_ms

@@ -32,14 +32,15 @@ class Row:
         """All cells in one text."""
         return " ".join(self._values.values())
 
-    def number(self, column: str, minimum: float = 0.0) -> float:
-        """A finite number of at least `minimum`; raises InvalidTable."""
+    def number(self, column: str, minimum: float = 0.0, maximum: float = math.inf) -> float:
+        """A finite number from `minimum` to `maximum`; raises InvalidTable."""
         try:
             value = float(self.text(column))
         except ValueError:
             raise self.wrong(column, "a number") from None
-        if not math.isfinite(value) or value < minimum:
-            raise self.wrong(column, f"a finite number of at least {minimum:g}")
+        if not (math.isfinite(value) and minimum <= value <= maximum):
+            upper = "" if maximum == math.inf else f" and at most {maximum:g}"
+            raise self.wrong(column, f"a finite number of at least {minimum:g}{upper}")
         return value
 
     def count(self, column: str, minimum: int = 0) -> int:
@@ -73,13 +74,17 @@ def read_rows(text: str, name: str, columns: Sequence[str]) -> Iterator[Row]:
     except csv.Error as error:
         raise InvalidTable(f"{name}, line {reader.line_num}: {error}") from None
     if header is None:
-        raise InvalidTable(f"{name} is empty; it needs the columns {', '.join(columns)}")
+        needs = f"; it needs the columns {', '.join(columns)}" if columns else ""
+        raise InvalidTable(f"{name} is empty{needs}")
     if not found:
         raise InvalidTable(f"{name} has a header but no rows")
 
 
 def _checked_header(cells: list[str], name: str, columns: Sequence[str]) -> list[str]:
     header = [cell.strip().removeprefix("\ufeff") for cell in cells]
+    twice = sorted({column for column in header if column and header.count(column) > 1})
+    if twice:
+        raise InvalidTable(f"{name} has the column {twice[0]} twice")
     missing = [column for column in columns if column not in header]
     if missing:
         plural = "s" if len(missing) > 1 else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from scheduler.simulation.errors import SimulationError
 from scheduler.simulation.tables import Row, read_rows
@@ -11,6 +11,8 @@ from scheduler.simulation.tables import Row, read_rows
 BLOCK_TOKENS = 512
 """Tokens of one block of `block_ids_512`."""
 NS_PER_S = 1_000_000_000
+LARGEST_S = 1e9
+"""The latest arrival and the longest think time, 31 years: simulated times stay far below 2**62 ns."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ def parse_arrivals(text: str, name: str, rate_scale: float = 1.0, requests: int 
     """The workload of an arrivals CSV: time_s, prompt_tokens, output_tokens and what else the file knows.
 
     `rate_scale` F divides arrival times, so F = 2 doubles the rate; think times stay. `requests`: only the first so
-    many rows. Rows are taken in order of time. Raises SimulationError.
+    many rows. No arrival may lie, scaled, beyond LARGEST_S. Rows are taken in order of time. Raises SimulationError.
     """
     if not 0 < rate_scale < float("inf"):
         raise SimulationError(f"the rate scale is {rate_scale:g}; it must be a finite number above 0")
@@ -79,16 +81,23 @@ def _arrival(row: Row, index: int, rate_scale: float, follows: bool) -> Arrival:
     group = row.text("prefix_group")
     return Arrival(
         index=index,
-        time_ns=None if follows else round(row.number("time_s") / rate_scale * NS_PER_S),
+        time_ns=None if follows else _time_ns(row, rate_scale),
         prompt_tokens=row.count("prompt_tokens", 1),
         output_tokens=max(1, row.count("output_tokens")),
         shared_prefix_tokens=row.count("shared_prefix_tokens") if row.text("shared_prefix_tokens") else 0,
         prefix=f"session {session}" if session else f"group {group}" if group else "",
         blocks=_blocks(row),
         session=session,
-        think_ns=round(row.number("think_s") * NS_PER_S) if row.text("think_s") else 0,
+        think_ns=round(row.number("think_s", maximum=LARGEST_S) * NS_PER_S) if row.text("think_s") else 0,
         client=row.text("client_id"),
     )
+
+
+def _time_ns(row: Row, rate_scale: float) -> int:
+    time_s = row.number("time_s") / rate_scale
+    if time_s > LARGEST_S:
+        raise row.wrong("time_s", f"at most {LARGEST_S:g} s when divided by the rate scale, {rate_scale:g}")
+    return round(time_s * NS_PER_S)
 
 
 def _blocks(row: Row) -> tuple[int, ...]:
@@ -103,11 +112,3 @@ def _blocks(row: Row) -> tuple[int, ...]:
             raise row.wrong("block_ids_512", "ids and rising ranges such as 0;14-27")
         blocks.extend(range(low, high + 1))
     return tuple(blocks)
-
-
-def of_counts(counts: Sequence[tuple[float, int, int]]) -> Workload:
-    """A workload from (time_s, prompt_tokens, output_tokens), in order of time."""
-    arrivals = [
-        Arrival(i, round(time_s * NS_PER_S), prompt, output) for i, (time_s, prompt, output) in enumerate(counts)
-    ]
-    return Workload(tuple(arrivals), {})

@@ -7,17 +7,14 @@ import itertools
 import os
 import pathlib
 import platform
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as RichProgress
 
 from scheduler.shapes import Allocation
-from service.cli.bench_rounds import Case, Measured, Progress, Rounds, median_us, round_shapes
-from service.cli.output import Group, json_option, print_json, print_table
+from service.cli.bench_rounds import Case, Measured, Rounds, median_us, round_shapes
+from service.cli.output import Group, json_option, prepare_kernels, print_json, print_table, progress_bar
 
 PUBLISHED_US = {
     ("device", False): {8: 60, 16: 96, 32: 196, 64: 436},
@@ -56,13 +53,20 @@ def bench() -> None:
 def plan(plans: int, requests: tuple[int, ...], seed: int, growth: bool, as_json: bool) -> None:
     """Time planning with one round in flight: decoding requests, 25 speculative graphs, seven prefill graphs.
 
-    Allocations by host and device, without and with a funded acceptance probe. Each row: at least so many calls, with
-    commit, completion and publication before each. Ratios compare with figures published for another machine.
+    Allocations by host and device, without and with a funded acceptance probe. Each row: so many calls, with commit,
+    completion and publication before each; fewer where probes are rare. Ratios compare with figures published for
+    another machine.
     """
-    cases = [Case(a, n, probe) for a in ("device", "host") for probe in (False, True) for n in requests]
+    sizes = dict.fromkeys(requests)
+    cases = [Case(a, n, probe) for a in ("device", "host") for probe in (False, True) for n in sizes]
     more = [Case(a, n, False) for a in ("device", "host") for n in GROWTH_SIZES if growth]
-    with progress_bar(plans * len({*cases, *more})) as progress:
-        measured = {case: Rounds(case, seed).measure(plans, progress) for case in dict.fromkeys([*cases, *more])}
+    prepare_kernels()
+    timed = itertools.count(1)
+    with progress_bar("planning", plans * len({*cases, *more})) as show:
+        measured = {
+            case: Rounds(case, seed).measure(plans, lambda: show(next(timed)))
+            for case in dict.fromkeys([*cases, *more])
+        }
     document = {
         "machine": machine(),
         "graphs": len(round_shapes(Allocation.DEVICE)),
@@ -74,16 +78,6 @@ def plan(plans: int, requests: tuple[int, ...], seed: int, growth: bool, as_json
         print_json(document)
     else:
         print_report(document)
-
-
-@contextlib.contextmanager
-def progress_bar(total: int) -> Iterator[Progress]:
-    """A bar on standard error, at a terminal only; yields what each timed plan calls."""
-    console = Console(stderr=True)
-    columns = (TextColumn("planning"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with RichProgress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda: bar.advance(task)
 
 
 def machine() -> dict[str, Any]:
@@ -130,7 +124,8 @@ def growth_rows(measured: Sequence[Measured]) -> list[dict[str, Any]]:
 def print_report(document: dict[str, Any]) -> None:
     """Tables for people."""
     about = document["machine"]
-    click.echo(f"{about['processor']}, {about['cores']} cores, Python {about['python']}; {document['graphs']} rounds")
+    click.echo(f"{about['processor']}, {about['cores']} cores, Python {about['python']}")
+    click.echo(f"{document['graphs']} speculative graphs")
     rows = [dict(row) for row in document["rows"]]
     for row in rows:
         row["published_us"] = published = PUBLISHED_US[row["allocation"], row["probe"]].get(row["requests"])

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import importlib.metadata
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, NoReturn, TypeVar
 
 import click
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+
+from scheduler.kernels.loader import kernels_are_cached, load_kernels
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -38,6 +42,24 @@ def print_table(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) ->
         table.add_row(*(_cell(row.get(column)) for column in columns))
     width = None if sys.stdout.isatty() else 200
     Console(width=width, highlight=False, markup=False, emoji=False).print(table)
+
+
+@contextlib.contextmanager
+def progress_bar(words: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error, at a terminal only; yields what is told how much is done."""
+    console = Console(stderr=True)
+    columns = (TextColumn(words), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def prepare_kernels() -> None:
+    """Load the scheduler's compiled kernels, after a line on standard error when they must be compiled first."""
+    if not kernels_are_cached():
+        command = click.get_current_context().command_path
+        click.echo(f"{command}: compiling the scheduler's kernels, once; it takes two to three minutes", err=True)
+    load_kernels()
 
 
 def fail(message: str, code: int = 2) -> NoReturn:

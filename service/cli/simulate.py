@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from scheduler.errors import SchedulerError
 from scheduler.policy import NEWCOMER_MEMORIES, PRESETS, PolicyConfig
@@ -29,11 +30,20 @@ from scheduler.simulation.machine import MachineSettings
 from scheduler.simulation.measured import MeasuredTable, parse_catalog
 from scheduler.simulation.metrics import Limits, summary
 from scheduler.simulation.workload import Workload, parse_arrivals
-from service.cli.output import Command, Function, fail, json_option, print_json
-from service.cli.simulate_report import file_identity, print_report, progress_bar, survival_inputs, write_results
+from service.cli.output import Command, Function, fail, json_option, prepare_kernels, print_json, progress_bar
+from service.cli.simulate_report import (
+    file_identity,
+    prepare_folder,
+    print_report,
+    survival_inputs,
+    write_results,
+)
+from service.cli.values import FiniteRange
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=pathlib.Path)
-AT_LEAST_0 = click.FloatRange(0)
+HOST_MS = FiniteRange(0, 1e6)
+LIMIT_MS = FiniteRange(0)
+NEED_ACCEPTANCE = ("acceptance_row", "allocation", "heterogeneity", "confidence_spread")
 
 
 def input_options(function: Function) -> Function:
@@ -68,9 +78,18 @@ def machine_options(function: Function) -> Function:
             click.option("--queue-depth", type=click.IntRange(1, 2), default=2, show_default=True, help="Frame slots."),
             click.option("--draft-tokens", type=click.IntRange(0, 63), help="Deepest draft.  [default: the catalog's]"),
             click.option(
-                "--allocation", type=click.Choice(["host", "device"]), default="host", help="Who divides draft rows."
+                "--allocation",
+                type=click.Choice(["host", "device"]),
+                default="host",
+                show_default=True,
+                help="Who divides draft rows.",
             ),
-            click.option("--measured/--cold", default=True, help="Start with every graph measured once, or none."),
+            click.option(
+                "--measured/--cold",
+                default=True,
+                show_default=True,
+                help="Start with every graph measured once, or none.",
+            ),
             click.option("--unpadded", is_flag=True, help="Steps take the time of their exact size, interpolated."),
             click.option(
                 "--max-context", type=click.IntRange(2), default=131_072, show_default=True, help="In tokens."
@@ -78,26 +97,28 @@ def machine_options(function: Function) -> Function:
             click.option(
                 "--prefix-cache", type=click.IntRange(0), help="Tokens of finished requests to keep.  [default: all]"
             ),
-            click.option("--host-ms", type=AT_LEAST_0, default=0.25, show_default=True, help="Host time of a step."),
+            click.option("--host-ms", type=HOST_MS, default=0.25, show_default=True, help="Host time of a step."),
             click.option(
                 "--draft-host-ms",
-                type=AT_LEAST_0,
+                type=HOST_MS,
                 default=0.9,
                 show_default=True,
                 help="Of a step with drafts, instead.",
             ),
             click.option(
-                "--draft-token-host-ms", type=AT_LEAST_0, default=0.14, show_default=True, help="More for each draft."
+                "--draft-token-host-ms", type=HOST_MS, default=0.14, show_default=True, help="More for each draft."
             ),
-            click.option("--noise", type=AT_LEAST_0, default=0.0, help="Standard deviation of log durations."),
-            click.option("--drift", type=AT_LEAST_0, default=0.0, help="Slow change of durations, as a share."),
+            click.option("--noise", type=FiniteRange(0, 2), default=0.0, help="Standard deviation of log durations."),
+            click.option(
+                "--drift", type=FiniteRange(0, 0.9), default=0.0, help="Slow change of durations, as a share."
+            ),
             click.option(
                 "--wrong-capture", default="", metavar="SHAPE", help="First read 1.6 times, e.g. prefill:B1:C64."
             ),
-            click.option("--heterogeneity", type=AT_LEAST_0, default=0.0, help="Spread of acceptance over requests."),
             click.option(
-                "--confidence-spread", type=AT_LEAST_0, default=0.0, help="Of a round's own survival, 0 to 1."
+                "--heterogeneity", type=FiniteRange(0, 2), default=0.0, help="Spread of acceptance over requests."
             ),
+            click.option("--confidence-spread", type=FiniteRange(0, 1), default=0.0, help="Of a round's own survival."),
         )
     ):
         function = option(function)
@@ -110,8 +131,8 @@ def machine_options(function: Function) -> Function:
 )
 @input_options
 @machine_options
-@click.option("--ttft-limit-ms", type=AT_LEAST_0, help="Goodput: time to first token at most this.")
-@click.option("--gap-limit-ms", type=AT_LEAST_0, help="Goodput: every gap between outputs at most this.")
+@click.option("--ttft-limit-ms", type=LIMIT_MS, help="Goodput: time to first token at most this.")
+@click.option("--gap-limit-ms", type=LIMIT_MS, help="Goodput: every gap between outputs at most this.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=pathlib.Path), help="Write the results here too.")
 @json_option
 def simulate(
@@ -121,13 +142,19 @@ def simulate(
 
     The same inputs and seed give the same JSON, byte for byte. With a catalog by context length (`ctx`) durations
     follow the context. Prompts that leave no room for an output token in the context are refused and counted; answers
-    are cut where it ends. Memory for the keys and values of running requests is not limited.
+    are cut where it ends. Memory for the keys and values of running requests is not limited. A baseline has one frame
+    in flight and no measurements: it takes no notice of --queue-depth, --draft-tokens, --allocation, --cold and
+    --wrong-capture.
     """
     try:
         experiment, workload, table = _inputs(**given)
+        if out is not None:
+            prepare_folder(out)
+        if isinstance(experiment.policy, PolicyConfig):
+            prepare_kernels()
         began = time.perf_counter()
-        with progress_bar(len(workload.arrivals)) as progress:
-            finished = experiment.run(workload, table, progress)
+        with progress_bar("simulating", len(workload.arrivals)) as show:
+            finished = experiment.run(workload, table, lambda ended, _total: show(ended))
         wall_s = time.perf_counter() - began
         document = _document(given, experiment, workload, finished, Limits(ttft_limit_ms, gap_limit_ms))
         if out is not None:
@@ -145,6 +172,7 @@ def _inputs(
     newcomer_memory: str | None, rate_scale: float, requests: int | None, draft_tokens: int | None, **given: Any,
 ) -> tuple[Experiment, Workload, MeasuredTable]:  # fmt: skip
     """Files and options, read and checked. Raises SchedulerError or OSError."""
+    _check_acceptance_options(acceptance)
     chosen = _policy(policy, newcomer_memory)
     workload = parse_arrivals(_text(arrivals), arrivals.name, rate_scale, requests)
     table = parse_catalog(_text(catalog), catalog.name)
@@ -171,6 +199,15 @@ def _inputs(
         seed=given["seed"],
     )
     return experiment, workload, table
+
+
+def _check_acceptance_options(acceptance: pathlib.Path | None) -> None:
+    """Raises SimulationError for an option that says how drafts are accepted when nothing says that they are."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        given = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+        if acceptance is None and given and option.name in NEED_ACCEPTANCE:
+            raise SimulationError(f"{option.opts[0]} is about drafts, which need --acceptance FILE")
 
 
 def _policy(name: str, newcomer_memory: str | None) -> PolicyConfig | Baseline:

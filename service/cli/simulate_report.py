@@ -1,22 +1,19 @@
-"""What `helios simulate` shows and writes: a progress bar, two tables, JSON and a CSV of requests."""
+"""What `helios simulate` shows and writes: tables, JSON and a CSV of requests."""
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import hashlib
 import json
 import pathlib
+import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as RichProgress
 
 from scheduler.simulation.acceptance import Survival
-from scheduler.simulation.machine import Progress
+from scheduler.simulation.errors import SimulationError
 from scheduler.simulation.results import Outcome
 from service.cli.output import print_table
 
@@ -33,20 +30,6 @@ REQUEST_COLUMNS = (
 )  # fmt: skip
 
 
-@contextlib.contextmanager
-def progress_bar(requests: int) -> Iterator[Progress]:
-    """A bar on standard error, at a terminal only; yields what the simulation calls."""
-    console = Console(stderr=True)
-    columns = (TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with RichProgress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=requests)
-
-        def show(ended: int, total: int) -> None:
-            bar.update(task, completed=ended, total=total)
-
-        yield show
-
-
 def file_identity(path: pathlib.Path) -> dict[str, str]:
     """Name and digest of an input file."""
     return {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
@@ -58,9 +41,18 @@ def survival_inputs(survival: Survival) -> dict[str, Any]:
     return {"source": survival.source, "measured_depth": survival.measured_depth, "probabilities": curve}
 
 
+def prepare_folder(folder: pathlib.Path) -> None:
+    """Makes `folder` and tries to write there, so that a long run does not end in vain. Raises SimulationError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise SimulationError(f"--out {folder} cannot be written to: {error.strerror}") from None
+
+
 def write_results(folder: pathlib.Path, document: dict[str, Any], outcomes: Sequence[Outcome]) -> None:
-    """`simulation.json` and `requests.csv` in `folder`, which is made when it is missing."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """`simulation.json` and `requests.csv` in `folder`."""
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
     (folder / "simulation.json").write_text(text + "\n", encoding="utf-8")
     with (folder / "requests.csv").open("w", encoding="utf-8", newline="") as file:

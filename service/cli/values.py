@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from typing import Any
 from urllib.parse import urlsplit
 
 import click
@@ -32,6 +34,16 @@ class ByteSize(click.ParamType[int]):
         if not self._minimum <= size < 1 << 62:
             self.fail(f"{value!r} is outside {self._minimum} bytes to {(1 << 62) - 1} bytes", param, ctx)
         return size
+
+
+class FiniteRange(click.FloatRange):
+    """A number in a range; nan and the infinities are in none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
 
 
 class CoefficientType(click.ParamType[CoefficientValue]):

@@ -8,7 +8,8 @@ COLUMNS = ["allocation", "requests", "probe", "median_us", "p99_us", "plans", "d
 
 
 def test_every_combination_of_allocation_size_and_probe_is_a_row(helios):
-    answer = helios("bench", "plan", "--plans", 4, "--requests", 3, "--requests", 9, "--no-growth", "--json")
+    sizes = ("--requests", 3, "--requests", 9, "--requests", 3)
+    answer = helios("bench", "plan", "--plans", 4, *sizes, "--no-growth", "--json")
     assert answer.exit_code == 0, answer.output
     document = json.loads(answer.output)
     assert [list(row) for row in document["rows"]] == [COLUMNS] * 8

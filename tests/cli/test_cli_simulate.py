@@ -106,13 +106,23 @@ def test_a_policy_file_and_a_newcomer_memory_are_used(simulate, files):
     [
         (("--policy", "quick"), "'quick' is no policy and no file; policies are balanced, throughput, budget:N"),
         (("--policy", "budget:0"), "budget:0: the number must be at least 1"),
-        (("--policy", "fixed:4"), "speculation needs an acceptance file"),
-        (("--draft-tokens", "3"), "speculation needs an acceptance file"),
+        (("--policy", "fixed:4"), "speculation needs an acceptance file: --acceptance FILE"),
+        (("--draft-tokens", "3"), "speculation needs an acceptance file: --acceptance FILE"),
+        (("--acceptance-row", "chat"), "--acceptance-row is about drafts, which need --acceptance FILE"),
+        (("--allocation", "host"), "--allocation is about drafts, which need --acceptance FILE"),
+        (("--heterogeneity", "1"), "--heterogeneity is about drafts, which need --acceptance FILE"),
+        (("--confidence-spread", "1"), "--confidence-spread is about drafts, which need --acceptance FILE"),
         (("--policy", "budget:64", "--newcomer-memory", "phase"), "keeps no service history"),
         (("--rate-scale", "0"), "the rate scale is 0; it must be a finite number above 0"),
         (("--rate-scale", "nan"), "the rate scale is nan"),
         (("--wrong-capture", "decode:B9"), "the wrong capture 'decode:B9' is not loaded"),
-        (("--noise", "nan"), "noise is nan; it must be from 0 to 2"),
+        (("--rate-scale", "1e-300"), "line 3: time_s is '0.01'; it must be at most 1e+09 s when divided by the rate"),
+        (("--noise", "nan"), "Invalid value for '--noise': nan is not a finite number"),
+        (("--noise", "3"), "'--noise': 3.0 is not in the range 0<=x<=2"),
+        (("--drift", "1"), "'--drift': 1.0 is not in the range 0<=x<=0.9"),
+        (("--host-ms", "2e6"), "'--host-ms': 2000000.0 is not in the range 0<=x<=1000000.0"),
+        (("--ttft-limit-ms", "nan"), "'--ttft-limit-ms': nan is not a finite number"),
+        (("--gap-limit-ms", "1e999"), "'--gap-limit-ms': 1e999 is not a finite number"),
     ],
 )
 def test_a_users_mistake_ends_in_one_line(simulate, arguments, words):
@@ -129,6 +139,8 @@ def test_a_users_mistake_ends_in_one_line(simulate, arguments, words):
         ("arrivals", "", "arrivals.csv is empty; it needs the columns time_s, prompt_tokens, output_tokens"),
         ("arrivals", "time_s,prompt_tokens\n0,1\n", "arrivals.csv lacks the column output_tokens"),
         ("arrivals", "time_s,prompt_tokens,output_tokens\n0,-1,1\n", "arrivals.csv, line 2: prompt_tokens is '-1'"),
+        ("arrivals", "time_s,prompt_tokens,output_tokens\n1e300,1,1\n", "arrivals.csv, line 2: time_s is '1e300'"),
+        ("catalog", CATALOG.replace("5.4", "4e6"), "line 5: duration_ms is '4e6'; it must be a finite number of at"),
         ("catalog", "kind,B\nprefill,1\n", "catalog.csv lacks the columns D, W, P, prefill_capacity, duration_ms"),
         ("catalog", CATALOG.replace("5.4", "-5"), "catalog.csv, line 5: duration_ms is '-5'"),
         ("catalog", CATALOG.partition("decode")[0], "nothing can be generated"),
@@ -150,7 +162,26 @@ def test_a_file_that_is_no_policy_ends_in_one_line(simulate, files, content):
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
 
 
-def test_a_folder_that_cannot_be_made_ends_in_one_line(simulate, files):
+def test_a_folder_that_cannot_be_made_ends_in_one_line_before_anything_is_simulated(simulate, files, monkeypatch):
+    monkeypatch.setattr("scheduler.simulation.experiment.simulate", None)
     (files / "taken").write_text("")
     result = simulate("--out", files / "taken" / "run")
-    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert f"--out {files / 'taken' / 'run'} cannot be written to: Not a directory" in result.stderr
+
+
+def test_a_terminal_sees_a_progress_bar_on_standard_error_only(simulate, monkeypatch):
+    piped = simulate("--policy", "budget:64")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes standard error for a terminal
+    shown = simulate("--policy", "budget:64")
+    assert "simulating" not in piped.stderr
+    assert "simulating" in shown.stderr
+    assert "simulating" not in shown.stdout
+
+
+@pytest.mark.parametrize(("policy", "said"), [("balanced", 1), ("budget:64", 0)])
+def test_whoever_must_wait_for_the_kernels_is_told_so(simulate, monkeypatch, policy, said):
+    monkeypatch.setattr("service.cli.output.kernels_are_cached", lambda: False)
+    result = simulate("--policy", policy)
+    assert result.exit_code == 0
+    assert result.stderr.count("helios simulate: compiling the scheduler's kernels, once") == said

@@ -21,7 +21,7 @@ from scheduler.simulation.experiment import Experiment, deepest_drafts, policy_b
 from scheduler.simulation.machine import MachineSettings
 from scheduler.simulation.measured import parse_catalog, scheduler_shapes
 from scheduler.simulation.metrics import summary
-from scheduler.simulation.workload import of_counts
+from tests.simulation.workloads import of_counts
 
 CURVE = Survival((0.8, 0.5, 0.4), "test")
 SLOTS = MachineSettings(request_slots=4)
@@ -186,3 +186,8 @@ def test_a_document_with_an_unknown_coefficient_is_refused():
 
 def test_the_deepest_draft_is_the_catalogs(catalog_csv, plain):
     assert (deepest_drafts(parse_catalog(catalog_csv, "c.csv")), deepest_drafts(plain)) == (3, 0)
+
+
+def test_the_depth_of_a_tree_is_no_depth_of_a_chain():
+    rounds = ["speculative,1,3,4,4,0,7", "speculative,1,7,16,16,0,9"]
+    assert deepest_drafts(parse_catalog("\n".join([PLAIN, *rounds]), "c.csv")) == 3

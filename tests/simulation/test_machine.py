@@ -9,7 +9,8 @@ from scheduler.simulation.acceptance import AcceptanceLuck, Survival
 from scheduler.simulation.durations import HostCosts
 from scheduler.simulation.errors import SimulationError, StuckSimulation
 from scheduler.simulation.machine import MachineSettings, simulate
-from scheduler.simulation.workload import Arrival, Workload, of_counts, parse_arrivals
+from scheduler.simulation.workload import Arrival, Workload, parse_arrivals
+from tests.simulation.workloads import of_counts
 
 HOST = HostCosts(step_ms=0.25)
 

@@ -43,6 +43,17 @@ def test_block_ids_are_read_as_ids_and_ranges():
     assert (arrival.blocks, arrival.prefix, arrival.shared_prefix_tokens) == ((0, 14, 15, 16, 17), "group 14", 512)
 
 
+@pytest.mark.parametrize(("time_s", "think_s", "rate_scale"), [("2e9", "0", 1), ("1", "0", 1e-10), ("0", "2e9", 1)])
+def test_times_that_the_simulated_clock_cannot_hold_are_refused(time_s, think_s, rate_scale):
+    with pytest.raises(InvalidTable, match=r"a.csv, line 2: (time_s|think_s) is .* at most 1e\+09"):
+        parsed(f"{time_s},10,1,{think_s}", header=HEADER + ",think_s", rate_scale=rate_scale)
+
+
+def test_a_column_that_is_there_twice_is_refused():
+    with pytest.raises(InvalidTable, match=r"a.csv has the column time_s twice"):
+        parsed("0,10,1,5", header=HEADER + ",time_s")
+
+
 def test_a_request_for_no_output_token_gets_one_and_is_counted():
     workload = parsed("0,10,0", "1,10,5")
     assert [a.output_tokens for a in workload.arrivals] == [1, 5]

@@ -9,10 +9,14 @@ import sys
 import time
 
 from tests.scheduler.differential.drive import run_scenario
+from tests.scheduler.differential.scenario import learning_scenario, level_scenario, make_scenario
+
+KINDS = {"any": make_scenario, "level": level_scenario, "learning": learning_scenario}
 
 
 def work(task):
-    return run_scenario(*task)
+    seed, plans, kind = task
+    return run_scenario(seed, plans, make=KINDS[kind])
 
 
 def main():
@@ -21,8 +25,9 @@ def main():
     parser.add_argument("--plans", type=int, default=230, help="plans of each scenario, at most")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--kind", choices=KINDS, default="any", help="what the scenarios are about")
     arguments = parser.parse_args()
-    tasks = [(arguments.seed + i, arguments.plans) for i in range(arguments.scenarios)]
+    tasks = [(arguments.seed + i, arguments.plans, arguments.kind) for i in range(arguments.scenarios)]
     plans, done, seen, started = 0, 0, collections.Counter(), time.monotonic()
     with multiprocessing.Pool(arguments.jobs) as pool:
         for report in pool.imap_unordered(work, tasks):

@@ -72,6 +72,27 @@ def rounds(rng, batches, width):
     return found
 
 
+def ragged_catalog(rng, batch):
+    """Prefill, and rounds of one batch whose rows never suffice for all drafts, with either allocation."""
+    found = [prefill(64), prefill(256), round_of(batch, 0)]
+    for allocation in (Allocation.HOST, Allocation.DEVICE):
+        depth = rng.choice((2, 3, 5))
+        rows = rng.sample(range(batch + 1, batch * (depth + 1)), 2)
+        found += [round_of(batch, depth, rows=r, allocation=allocation) for r in rows]
+    return found
+
+
+def learning_catalog(rng, batch):
+    """Prefill, and rounds of two batches, narrow and wide."""
+    found = [prefill(64), prefill(256)]
+    for rows in (batch, max(1, batch // 2)):
+        found.append(round_of(rows, 0))
+        for depth in rng.sample((1, 2, 3, 5), 2):
+            found.append(round_of(rows, depth, allocation=rng.choice((Allocation.HOST, Allocation.DEVICE))))
+            found.append(round_of(rows, depth, rows=rows * depth, allocation=found[-1].allocation))
+    return list(dict.fromkeys(found))
+
+
 def mixed_graphs(rng, speculative, width):
     found = []
     for batch in sample(rng, (2, 4, 8, 16), 1, 2):

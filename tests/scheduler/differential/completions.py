@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from scheduler.plans import Role
+from scheduler.plans import Reason, Role
 from scheduler.records import CompletionRecord, ExecutionTiming, FinishReason
 from scheduler.shapes import Allocation
+from tests.scheduler.differential.scenario import MS
 
 ENDINGS = (FinishReason.STOP, FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT, FinishReason.ERROR)
 
@@ -43,6 +44,8 @@ def random_timing(scenario, plan):
     noise = rng.uniform(0.7, 1.5) if scenario.noisy else 1.0
     device = max(1, round(truth * noise))
     wall = device + rng.choice((0, 0, rng.randint(0, truth)))
+    if scenario.slow_host and plan.reason is Reason.ORDINARY:
+        wall += 1_000 * MS
     if rng.random() < 0.04:
         return ExecutionTiming(rng.choice(((), (0,), (0, 0))), wall)
     exposed = rng.randrange(device) if rng.random() < 0.1 else 0
@@ -53,6 +56,10 @@ def random_timing(scenario, plan):
 def random_sidecars(scenario, plan, extents):
     """(confidence or None, survival or None)."""
     rng = scenario.rng
+    if scenario.level:
+        rows = np.ones(extents)
+        rows[:, 0] = 0.5
+        return (np.stack([rows, rows]).astype(np.float32) if is_device(plan) else None), rows
     confidence = survival = None
     if is_device(plan) or (scenario.sidecars and rng.random() < 0.2):
         confidence = np.stack([random_rows(rng, extents), random_rows(rng, extents)]).astype(np.float32)

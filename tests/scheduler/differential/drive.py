@@ -30,11 +30,11 @@ class Report:
     difference: str | None = None
 
 
-def run_scenario(seed, plans, plain_of=None):
-    """At most `plans` plans of scenario `seed`."""
+def run_scenario(seed, plans, plain_of=None, make=make_scenario):
+    """At most `plans` plans of scenario `seed`, which `make` makes."""
     report = Report(seed)
     try:
-        Driver(make_scenario(seed), report, plain_of).run(plans)
+        Driver(make(seed), report, plain_of).run(plans)
     except Difference as difference:
         report.difference = str(difference)
     return report

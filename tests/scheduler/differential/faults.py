@@ -14,8 +14,10 @@ import importlib.machinery
 import importlib.util
 import pathlib
 import sys
+from collections.abc import Callable
 
 from tests.scheduler.differential.drive import run_scenario
+from tests.scheduler.differential.scenario import Scenario, learning_scenario, level_scenario, make_scenario
 
 PACKAGE = "scheduler.reference"
 FOLDER = pathlib.Path(importlib.util.find_spec(PACKAGE).origin).parent
@@ -23,12 +25,16 @@ FOLDER = pathlib.Path(importlib.util.find_spec(PACKAGE).origin).parent
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """`old` occurs once in reference/`module`.py and becomes `new`. SHOWS says in which scenario it shows."""
+    """`old` occurs once in reference/`module`.py and becomes `new`. SHOWS says in which scenario it shows.
+
+    `make`: what makes the scenarios in which it is looked for.
+    """
 
     name: str
     module: str
     old: str
     new: str
+    make: Callable[[int], Scenario] = make_scenario
 
 
 FAULTS = (
@@ -158,6 +164,20 @@ FAULTS = (
         "self.catalog.attempt(plan.shape, self.now_ns)",
         "self.catalog.attempt(plan.shape, -1)",
     ),
+    Fault(
+        "probes at the end of the output",
+        "probes",
+        "resident.left - use.rows >= 1",
+        "resident.left - use.rows >= 0",
+        learning_scenario,
+    ),
+    Fault(
+        "optimism without the exponent",
+        "estimates",
+        "yields(self._powers(optimistic))",
+        "yields(optimistic)",
+        learning_scenario,
+    ),
     Fault("modest optimism", "estimates", "LN20 = math.log(20.0)", "LN20 = math.log(2.0)"),
     # Values and cohorts (S4, S5).
     Fault(
@@ -198,6 +218,13 @@ FAULTS = (
         "value",
         "for _, depth, slot in sorted(entries)]",
         "for _, depth, slot in sorted(entries, key=lambda e: (e[0], e[1], -e[2]))]",
+    ),
+    Fault(
+        "ragged ties to the lower slot before the lower depth",
+        "value",
+        "for _, depth, slot in sorted(entries)]",
+        "for _, depth, slot in sorted(entries, key=lambda e: (e[0], e[2], e[1]))]",
+        level_scenario,
     ),
     Fault("two orderings only", "ragged", "for by in (total, pending, per_row)]", "for by in (total, total, pending)]"),
     Fault("no padding pruning", "pruning", "return any(o != extents and", "return any(o == () and"),
@@ -244,8 +271,11 @@ SHOWS = {
     "windows that are never quite full": 2,
     "a newcomer's cap one resident short": 3,
     "terminal rows take part in intervals": 3,
+    "probes at the end of the output": 7,
+    "optimism without the exponent": 7,
     "an overrun ignored": 7,
     "captures whatever they cost": 7,
+    "ragged ties to the lower slot before the lower depth": 8,
     "forecasts of copied drafts": 10,
     "the reference interval of the fastest graph": 10,
     "commit trusts old freshness": 11,
@@ -327,7 +357,7 @@ def noticed(fault, scenarios=80, plans=60):
     first = SHOWS.get(fault.name, 0)
     with faulty_reference(fault) as plain_of:
         for seed in (first, *(seed for seed in range(scenarios) if seed != first)):
-            report = run_scenario(seed, plans, plain_of=plain_of)
+            report = run_scenario(seed, plans, plain_of, fault.make)
             if report.difference is not None:
                 return report
     return None

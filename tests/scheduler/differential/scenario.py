@@ -8,14 +8,18 @@ import random
 from scheduler.policy import PolicyConfig
 from scheduler.records import ImageSpan, RequestSpec
 from scheduler.shapes import GraphKind, GraphShape
-from tests.scheduler.differential.catalogs import random_catalog
+from tests.scheduler.differential.catalogs import learning_catalog, ragged_catalog, random_catalog
 
 MS = 1_000_000
 
 
 @dataclasses.dataclass
 class Scenario:
-    """`durations`: true ns of each shape. `rates`: probability of each command between two plans."""
+    """`durations`: true ns of each shape. `rates`: probability of each command between two plans.
+
+    `level`: every round teaches that the first draft survives half of the time, and the others whenever it does.
+    `slow_host`: ordinary rounds that run alone take a second of wall time, which fills the ledgers.
+    """
 
     seed: int
     rng: random.Random
@@ -34,6 +38,8 @@ class Scenario:
     resources: bool
     rates: dict[str, float]
     admitted: int = 0
+    level: bool = False
+    slow_host: bool = False
 
     @property
     def kinds(self):
@@ -63,6 +69,49 @@ def make_scenario(seed: int) -> Scenario:
         sidecars=rng.random() < 0.4,
         resources=rng.random() < 0.5,
         rates=random_rates(rng),
+    )
+
+
+def level_scenario(seed: int) -> Scenario:
+    """Ragged rounds whose drafts tie: those of every depth that was learned, and the first of every request."""
+    scenario = make_scenario(seed)
+    rng = scenario.rng
+    residents = rng.choice((2, 3, 4, 6))
+    shapes = ragged_catalog(rng, residents)
+    return dataclasses.replace(
+        scenario,
+        shapes=shapes,
+        verification="adaptive",
+        request_slots=residents,
+        residents=residents,
+        durations=random_durations(rng, shapes, True),
+        measured=True,
+        noisy=False,
+        resources=False,
+        sidecars=True,
+        level=True,
+    )
+
+
+def learning_scenario(seed: int) -> Scenario:
+    """Acceptance probes every few plans, by a host that is slow around ordinary rounds; nothing goes stale."""
+    scenario = make_scenario(seed)
+    rng = scenario.rng
+    residents = rng.choice((2, 3, 4))
+    shapes = learning_catalog(rng, residents)
+    return dataclasses.replace(
+        scenario,
+        shapes=shapes,
+        verification="adaptive",
+        policy=dataclasses.replace(scenario.policy, estimate_ttl_ns=10**15),
+        request_slots=residents,
+        residents=residents,
+        durations={shape: rng.choice((4, 8, 10, 12)) * MS for shape in shapes},
+        measured=True,
+        acceptance=rng.choice((0.0, 0.5, 0.8)),
+        resources=False,
+        rates=dict.fromkeys(scenario.rates, 0.0),
+        slow_host=True,
     )
 
 
