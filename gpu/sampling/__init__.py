@@ -5,6 +5,9 @@ the tokens before it, of the request's parameters and tokens, and of (seed, i): 
 source of drafts or preemption, and so the output is that of plain decoding. (Logits may differ by float rounding from
 one batch shape to another, which matters where two probabilities are nearly equal, or a draw falls on an edge.) A
 request that is neither draws from the same distributions, but which token it gets may depend on the rounds it came in.
+
+Uniform numbers belong to (seed, output token, purpose). A round that ends early leaves the numbers of later tokens to
+the next round: no emitted token has depended on them.
 """
 
 from gpu.sampling.drafts import draft_sample

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Generator, Mapping, Sequence
 
 import numpy as np
@@ -21,6 +22,8 @@ Int64 = npt.NDArray[np.int64]
 DraftDistribution = tuple[Int64 | None, Float32]
 Draws = Mapping[tuple[int, int, Purpose], float]
 
+_NO_SURVIVAL = np.empty(0, dtype=np.float64)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VerifyLane:
@@ -29,6 +32,9 @@ class VerifyLane:
     Rows `first_row` to `first_row` + k of the logits follow the pending token, draft 1, …, draft k. `drafts` [k]:
     token ids. `q`: (ids [Vd] ascending, or None: 0 to Vd - 1; probabilities float32 [k, Vd]) that the drafts were
     drawn from, None where they were not drawn. `index`: the first drawn token's number in the request's output.
+
+    How many drafts a round verifies may depend on the tokens before each of them. Where it depends on a draft itself
+    (on its own confidence), rejection sampling is biased: then the drafts must not be drawn.
     """
 
     slot: int
@@ -72,9 +78,12 @@ def _verify_lane(
     rows = slice(lane.first_row, lane.first_row + len(lane.drafts) + 1)
     if slot.greedy and not slot.adjusts:
         tokens, survival = _greedy_tokens(best[rows], finite[rows], lane.drafts)
+    elif not len(lane.drafts):
+        share = draws.get((lane.slot, lane.index, Purpose.TARGET), 0.0)
+        tokens, survival = [_plain_token(logits[lane.first_row], slot, share)], _NO_SURVIVAL
     else:
         tokens, survival = _drawn_tokens(logits[rows], finite[rows], lane, slot, draws)
-    if not tokens or tokens[-1] is None:
+    if tokens[-1] is None:
         return VerifyOutcome((), 0, survival, finite=False)
     emitted = tuple(token for token in tokens if token is not None)
     wanted = slot.parameters.logprobs
@@ -108,13 +117,22 @@ Verified = tuple[list[int | None], Float64]
 
 def _greedy_tokens(best: Int64, finite: npt.NDArray[np.bool_], drafts: Int64) -> Verified:
     if not len(drafts):
-        return [int(best[0]) if finite[0] else None], np.empty(0)
+        return [int(best[0]) if finite[0] else None], _NO_SURVIVAL
     matches = best[:-1] == drafts
     survival = np.where(finite[:-1], matches, np.nan).cumprod()
     accepted = int(matches.argmin()) if not matches.all() else len(drafts)
     if not finite[: accepted + 1].all():
         return [None], survival
     return [*drafts[:accepted].tolist(), int(best[accepted])], survival
+
+
+def _plain_token(raw: Float32, slot: SlotSampling, share: float) -> int | None:
+    adjusted = slot.adjusted(raw)
+    best = int(adjusted.argmax())  # of NaN, where the row holds any
+    largest = float(adjusted[best])
+    if not math.isfinite(largest):
+        return None
+    return best if slot.greedy else target_distribution(adjusted, largest, slot.parameters).token_at(share)
 
 
 def _drawn_tokens(
@@ -192,7 +210,7 @@ def _distributions(
 def _distribution(adjusted: Float32, slot: SlotSampling) -> TokenDistribution | None:
     best = int(adjusted.argmax())
     largest = float(adjusted[best])
-    if not np.isfinite(largest):
+    if not math.isfinite(largest):
         return None
     if slot.greedy:
         return TokenDistribution(np.array([best]), np.ones(1, dtype=np.float32))
