@@ -9,8 +9,9 @@ from gpu.allocation.torch_twin import allocate_rows
 from gpu.device import SamplingParameters
 from gpu.pages import PAGE_TOKENS, KvCache, pages_for
 from gpu.programs.create import create_program
-from gpu.programs.interface import LaneInput, ProgramContext
+from gpu.programs.interface import ExecutionStyle, LaneInput, ProgramContext
 from gpu.sampling import SamplingTable
+from gpu.sampling.device_table import DeviceSamplingTable
 from gpu.state import SlotState
 from scheduler.shapes import Allocation, GraphKind, GraphShape
 
@@ -55,12 +56,15 @@ def mixed_shape(batch: int, depth: int, prompt: int) -> GraphShape:
 class ProgramHost:
     """Requests in slots, each on `request_pages` pages of its own from page 1 on, and programs by shape."""
 
-    def __init__(self, model, head=None, slots=8, columns=8, snapshot_rows=4) -> None:
+    def __init__(self, model, head=None, slots=8, columns=8, snapshot_rows=4, style=ExecutionStyle.EAGER) -> None:
         layers = model.config.layers + (head is not None)
         self.cache = KvCache(model.config, slots * columns + 2, model.dtype, layers)
         self.state = SlotState(slots, columns, model.config.hidden_size, model.dtype, snapshot_rows=snapshot_rows)
         self.table = SamplingTable(slots, model.config.vocab_size)
-        self.context = ProgramContext(model, self.cache, self.state, self.table, head, allocate_rows)
+        self.device_table = DeviceSamplingTable(slots, model.config.vocab_size)
+        self.context = ProgramContext(
+            model, self.cache, self.state, self.table, head, allocate_rows, self.device_table, style
+        )
         self._programs = {}
         self.prompts = {}
         self.outputs = {}
@@ -72,6 +76,7 @@ class ProgramHost:
         self.state.open(slot)
         self.state.set_pages(slot, 0, self.pages_of(slot)[:count])
         self.table.open(slot, parameters, prompt)
+        self.device_table.open(slot, parameters, prompt)
         self.prompts[slot], self.outputs[slot] = prompt, []
 
     def pages_of(self, slot: int) -> list[int]:

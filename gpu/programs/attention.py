@@ -37,7 +37,7 @@ def read_rows(pages: torch.Tensor, last_positions: torch.Tensor) -> torch.Tensor
     in_page = torch.arange(PAGE_TOKENS, device=pages.device)
     rows = ((pages * PAGE_TOKENS).unsqueeze(2) + in_page).view(lanes, columns * PAGE_TOKENS)
     keys = torch.arange(columns * PAGE_TOKENS, device=pages.device)
-    return torch.where((keys <= last_positions[:, None]) & (rows >= PAGE_TOKENS), rows, ZERO_ROW)
+    return torch.where(keys <= last_positions[:, None], rows, ZERO_ROW)
 
 
 def causal_mask(positions: torch.Tensor, keys: int, dtype: torch.dtype) -> torch.Tensor:

@@ -58,6 +58,11 @@ class Drafter:
             self.conditional[:, step] = confidence(head, normed, log_q)
         torch.cumprod(self.conditional, dim=1, out=self.joint)
 
+    def skip(self) -> None:
+        """A run without learned drafts."""
+        self.conditional.zero_()
+        self.joint.zero_()
+
     def absorb(self, rows: TokenRows, previous_hidden: torch.Tensor, consumed: torch.Tensor) -> None:
         """Write the entries of the rows that were consumed: `consumed` [B] of each lane.
 

@@ -14,7 +14,7 @@ from gpu.device import InvalidFrame, InvalidSettings
 from gpu.programs.attention import writing_attention
 from gpu.programs.drafting import Drafter
 from gpu.programs.forward import hidden_states, logits
-from gpu.programs.interface import LaneInput, LaneOutput, ProgramContext, RoundOutput
+from gpu.programs.interface import ExecutionStyle, LaneInput, LaneOutput, ProgramContext, RoundOutput
 from gpu.programs.lanes import LaneBuffers
 from gpu.programs.placement import Columns, make_placement
 from gpu.programs.prompt_scores import PromptScores
@@ -56,6 +56,11 @@ class InferenceProgram:
         self._lengths = self.lanes.lengths
         self.logits = torch.empty(0)
 
+    @property
+    def drafts(self) -> torch.Tensor:
+        """The latest run's proposals [B, D], token ids: copies where there were any."""
+        return self._lane_tokens[:, 1 : self.shape.draft_depth + 1]
+
     def run(self, lanes: Sequence[LaneInput]) -> RoundOutput:
         """Run up to B lanes once; () warms up and touches padding only. Raises InvalidFrame, and nothing ran then."""
         self.upload(lanes)
@@ -86,6 +91,7 @@ class InferenceProgram:
     def download(self, lanes: Sequence[LaneInput]) -> RoundOutput:
         """What the run did, for its lanes in order."""
         verdict, count = self._sampler.verdict, len(lanes)
+        logprobs = self._sampler.logprobs
         counts, finite = verdict.counts.tolist(), verdict.finite.tolist()
         emitted, lengths = verdict.emitted.tolist(), self._lengths.tolist()
         outputs = tuple(
@@ -94,8 +100,8 @@ class InferenceProgram:
                 accepted=max(counts[row] - 1, 0),
                 offered=lengths[row] - 1 if lane.prompt is None else 0,
                 finite=finite[row],
-                logprobs=self._sampler.logprobs[row],
-                prompt_logprobs=self._scores.entries if self._scores is not None and finite[row] else (),
+                logprobs=logprobs[row],
+                prompt_logprobs=self._scores.entries(lane) if self._scores is not None and finite[row] else (),
             )
             for row, lane in enumerate(lanes)
         )
@@ -116,6 +122,10 @@ class InferenceProgram:
         copied = self.lanes.copied[:, None] > 0
         if self._drafter is None:
             tokens[:, 1 : depth + 1] = self.lanes.copies
+            return
+        if self._context.style is ExecutionStyle.EAGER and not self.lanes.drafts_are_learned():
+            tokens[:, 1 : depth + 1] = self.lanes.copies
+            self._drafter.skip()
             return
         columns = self._columns.holding(self._state.cursor.index_select(0, slots))
         self._drafter.draft(slots, columns, self._sampler)
@@ -160,7 +170,7 @@ class InferenceProgram:
         if self._drafter is not None:
             self._drafter.absorb(rows, previous, consumed)
         if self._scores is not None:
-            self._scores.score(self.lanes, rows, previous)
+            self._scores.keep(rows, previous)
         final = (rows.starts + consumed - 1).clamp_(min=0, max=row_count - 1)
         kept = torch.where(consumed[:, None] > 0, hidden.index_select(0, final), last)
         state.last_hidden.index_copy_(0, slots, kept)

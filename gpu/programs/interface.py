@@ -16,6 +16,7 @@ from gpu.model.draft_head import DraftHead
 from gpu.model.weights import Model
 from gpu.pages import KvCache
 from gpu.sampling import SamplingTable
+from gpu.sampling.device_table import DeviceSamplingTable
 from gpu.state import SlotState
 from scheduler.shapes import GraphShape
 
@@ -120,7 +121,8 @@ class ProgramContext:
     """What all programs of a device share.
 
     `sampling` is the gpu.sampling table of the request slots. `cache` has one layer more than the model where there
-    is a draft head. `allocate_rows` is needed by shapes whose rows the device allocates.
+    is a draft head. `allocate_rows` is needed by shapes whose rows the device allocates, `device_sampling` (the same
+    requests as `sampling`) by programs that are captured or not on the CPU.
     """
 
     model: Model
@@ -129,4 +131,5 @@ class ProgramContext:
     sampling: SamplingTable
     draft_head: DraftHead | None = None
     allocate_rows: AllocateRows | None = None
+    device_sampling: DeviceSamplingTable | None = None
     style: ExecutionStyle = ExecutionStyle.EAGER

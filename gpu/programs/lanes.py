@@ -85,6 +85,10 @@ class LaneBuffers:
             if length and not copied and lane != prompt
         ]
 
+    def drafts_are_learned(self) -> bool:
+        """Whether any of the lanes uploaded last verifies learned drafts."""
+        return any(self.host_lengths[lane] > 1 for lane in self.learned_lanes())
+
     def _check(self, lanes: Sequence[LaneInput], prompts: list[int]) -> None:
         if len(lanes) > self.capacity or len(prompts) > 1 or len({lane.slot for lane in lanes}) != len(lanes):
             raise InvalidFrame(

@@ -6,8 +6,7 @@ import torch
 
 from gpu.device import TokenLogprobs
 from gpu.programs.forward import logits
-from gpu.programs.interface import ProgramContext
-from gpu.programs.lanes import LaneBuffers
+from gpu.programs.interface import LaneInput, ProgramContext
 from gpu.programs.rows import TokenRows
 from gpu.sampling import row_logprobs
 
@@ -15,31 +14,28 @@ _CHUNK_ROWS = 64
 
 
 class PromptScores:
-    """Scores one prompt chunk. Its memory is bounded: the output head sees 64 rows at a time."""
+    """Scores one prompt chunk after its run. Memory is bounded: the output head sees 64 rows at a time."""
 
     def __init__(self, context: ProgramContext) -> None:
         self._context = context
-        self.entries: tuple[TokenLogprobs, ...] = ()
 
-    def score(self, lanes: LaneBuffers, rows: TokenRows, previous_hidden: torch.Tensor) -> None:
-        """Set `entries`, one for each token of the chunk but the prompt's first.
+    def keep(self, rows: TokenRows, previous_hidden: torch.Tensor) -> None:
+        """Take note of a run: `previous_hidden` [R, hidden] is the hidden state one position before each row."""
+        self._rows, self._previous_hidden = rows, previous_hidden
 
-        `previous_hidden` [R, hidden]: the hidden state one position before each row. A chunk whose logits are not
-        finite has no entries.
-        """
-        self.entries = ()
-        length = int(lanes.lengths[0])
-        first = int(rows.positions[0] == 0)
-        if length == 0:
-            return
-        wanted = self._context.sampling.of(int(lanes.slots[0])).parameters.prompt_logprobs or 0
-        tokens = rows.token_ids[first:length].cpu().numpy()
+    def entries(self, lane: LaneInput) -> tuple[TokenLogprobs, ...]:
+        """One for each token of the lane's prompt chunk but the prompt's first; none where logits are not finite."""
+        if lane.prompt is None:
+            return ()
+        wanted = self._context.sampling.of(lane.slot).parameters.prompt_logprobs or 0
+        first = int(self._rows.positions[0] == 0)
         entries: list[TokenLogprobs] = []
-        for start in range(first, length, _CHUNK_ROWS):
-            end = min(start + _CHUNK_ROWS, length)
-            chunk = logits(self._context.model, previous_hidden[start:end].contiguous()).cpu().numpy()
-            scored = row_logprobs(chunk, tokens[start - first : end - first], wanted)
+        for start in range(first, len(lane.prompt), _CHUNK_ROWS):
+            end = min(start + _CHUNK_ROWS, len(lane.prompt))
+            with torch.inference_mode():
+                chunk = logits(self._context.model, self._previous_hidden[start:end].contiguous()).cpu().numpy()
+            scored = row_logprobs(chunk, lane.prompt[start:end], wanted)
             if scored is None:
-                return
+                return ()
             entries += scored
-        self.entries = tuple(entries)
+        return tuple(entries)

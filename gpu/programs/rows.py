@@ -82,4 +82,5 @@ def kv_rows(state: SlotState, slots: torch.Tensor, positions: torch.Tensor, vali
     """KV rows [rows] to write for `positions` [rows] of `slots` [rows]; the padding row where not `valid`."""
     pages = state.page_table[slots, torch.div(positions, PAGE_TOKENS, rounding_mode="floor")]
     rows = pages * PAGE_TOKENS + positions % PAGE_TOKENS
+    # A caller's mistake must not reach the padding page's zero row, which every lane reads.
     return torch.where(valid & (pages != PADDING_PAGE), rows, PADDING_WRITE_ROW)
