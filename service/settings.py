@@ -61,6 +61,29 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )
     scheduler_terminal_value: Annotated[float | None, about("Start with this terminal_value.")] = None
     scheduler_terminal_age_price: Annotated[float | None, about("Start with this terminal_age_price.")] = None
+    mtp_adaptive_verification_alpha: Annotated[
+        float | None, about("Start with this adaptive_verification_alpha, above 0.")
+    ] = None
+    scheduler_checkpoint_extra_work_fraction: Annotated[
+        float, about("Extra work for cached states of a prompt, as a share of its prefill.")
+    ] = 0.05
+    verification: Annotated[str, about("Rows that verify drafts per request: adaptive, or always N with fixed:N.")] = (
+        "adaptive"
+    )
+    draft_tokens: Annotated[int, about("Drafts per request and round at the most; 0: no speculation.")] = 0
+    draft_head: Annotated[
+        str, about("A draft head's file; auto: the shipped one that fits the model, if any; none: copies only.")
+    ] = "auto"
+    draft_allocation: Annotated[
+        str, about("Who divides a round's rows: none (all requests alike), host, or device (by confidence).")
+    ] = "none"
+    speculative_token_capacity: Annotated[
+        int, about("Rows in all that a speculative round may verify, with --draft-tokens.")
+    ] = 32
+    mixed_prefill: Annotated[bool, about("Also prepare programs that serve a prompt beside decoding requests.")] = False
+    snapshot_rows: Annotated[
+        int | None, about("Cached states of finished prompts and answers; by default twice the request slots.")
+    ] = None
     otlp_endpoint: Annotated[str | None, about("Send OpenTelemetry spans to this OTLP/HTTP collector.")] = None
     journal_budget: Annotated[int, about("Disk space for the journal, such as 8GiB.")] = 1 << 30
     journal_segment_bytes: Annotated[int, about("Size of one journal file.", internal=True)] = 64 << 20

@@ -11,12 +11,14 @@ import msgspec
 
 from scheduler.policy import PRESETS
 from service.cli.output import Command, Function, fail
-from service.cli.values import ByteSize, CoefficientType, HttpUrl
+from service.cli.serve_checks import wrong_combination
+from service.cli.values import ByteSize, CoefficientType, HttpUrl, VerificationType
 from service.settings import Settings, default_data_dir, default_threads
 from service.store.database import database_url
 from service.store.errors import InvalidDatabaseUrl
 from service.supervisor.errors import StartRefused
 from service.supervisor.start import serve_and_leave as supervise
+from service.telemetry.metric_table import MAX_DRAFT_TOKENS
 
 SMALLEST_JOURNAL = 2 << 20
 FIELDS = {field.name: field for field in msgspec.structs.fields(Settings)}
@@ -25,6 +27,7 @@ DEFAULT_TEXTS = {
     "database": "<data-dir>/helios.db",
     "threads": "all cores but one",
     "journal_budget": "1GiB",
+    "mixed_prefill": None,
 }
 TYPES: dict[str, Any] = {
     "model": str,
@@ -32,7 +35,7 @@ TYPES: dict[str, Any] = {
     "port": click.IntRange(1, 65535),
     "data_dir": click.Path(path_type=pathlib.Path),
     "database": str,
-    "device": click.Choice(["cpu"]),
+    "device": click.Choice(["cpu", "cuda"]),
     "dtype": click.Choice(["float32", "bfloat16"]),
     "max_context": click.IntRange(2, 1 << 20),
     "kv_pages": click.IntRange(1, 1 << 30),
@@ -41,6 +44,15 @@ TYPES: dict[str, Any] = {
     "scheduler_policy": click.Choice(sorted(PRESETS)),
     "scheduler_terminal_value": CoefficientType("terminal_value"),
     "scheduler_terminal_age_price": CoefficientType("terminal_age_price"),
+    "mtp_adaptive_verification_alpha": CoefficientType("adaptive_verification_alpha"),
+    "scheduler_checkpoint_extra_work_fraction": click.FloatRange(0.0, 1e9),
+    "verification": VerificationType(),
+    "draft_tokens": click.IntRange(0, MAX_DRAFT_TOKENS),
+    "draft_head": str,
+    "draft_allocation": click.Choice(["none", "host", "device"]),
+    "speculative_token_capacity": click.IntRange(2, 1 << 16),
+    "mixed_prefill": bool,
+    "snapshot_rows": click.IntRange(0, 1 << 20),
     "otlp_endpoint": HttpUrl(),
     "journal_budget": ByteSize(SMALLEST_JOURNAL),
     "journal_sync_ms": click.IntRange(1, 60_000),
@@ -64,7 +76,8 @@ def settings_options(function: Function) -> Function:
         default = DEFAULT_TEXTS.get(name, FIELDS[name].default)
         shown = f"  [default: {default}]" if default not in (None, msgspec.NODEFAULT) else ""
         flag = "--" + name.replace("_", "-")
-        decorated = click.option(flag, name, type=TYPES[name], default=None, help=description(name) + shown)(decorated)
+        form = {"is_flag": True} if TYPES[name] is bool else {"type": TYPES[name]}
+        decorated = click.option(flag, name, default=None, help=description(name) + shown, **form)(decorated)
     return decorated  # type: ignore[return-value]
 
 
@@ -76,6 +89,8 @@ def resolve_settings(given: dict[str, Any]) -> Settings:
     chosen.setdefault("threads", default_threads())
     if pathlib.Path(chosen.get("model", "")).is_dir() and "model" in chosen:
         chosen["model"] = str(pathlib.Path(chosen["model"]).absolute())
+    if chosen.get("draft_head", "auto") not in ("auto", "none"):
+        chosen["draft_head"] = str(pathlib.Path(chosen["draft_head"]).expanduser().absolute())
     settings = Settings(database=chosen.pop("database", ""), **chosen)
     return msgspec.structs.replace(settings, database=database_url(settings))
 
@@ -88,6 +103,10 @@ def serve(**given: Any) -> None:
     Exits 0 after an orderly stop, 1 when its processes keep failing, 2 when it cannot start as asked.
     """
     try:
-        supervise(resolve_settings(given))
+        settings = resolve_settings(given)
+        why = wrong_combination(settings)
+        if why is not None:
+            fail(why)
+        supervise(settings)
     except (StartRefused, InvalidDatabaseUrl) as error:
         fail(str(error))

@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 import click
 
+from scheduler.capacity import verification_width
+from scheduler.errors import InvalidCatalog
 from scheduler.policy import COEFFICIENT_BY_NAME, CoefficientValue
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -73,6 +75,19 @@ def coefficient_value(name: str, text: str) -> CoefficientValue:
         except ValueError:
             continue
     return text
+
+
+class VerificationType(click.ParamType[str]):
+    """adaptive, or fixed:N."""
+
+    name = "adaptive|fixed:N"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            verification_width(str(value))
+        except InvalidCatalog as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
 
 
 class HttpUrl(click.ParamType[str]):

@@ -26,6 +26,9 @@ class PolicyFlags(Protocol):
     @property
     def scheduler_terminal_age_price(self) -> float | None: ...
 
+    @property
+    def mtp_adaptive_verification_alpha(self) -> float | None: ...
+
 
 def resolve_initial_policy(engine: sa.Engine, settings: PolicyFlags) -> PolicyVersion:
     """The policy to start an engine with, applied in the store before the engine sees it.
@@ -79,6 +82,7 @@ def _changes(settings: PolicyFlags) -> dict[str, Any]:
     given = {
         "terminal_value": settings.scheduler_terminal_value,
         "terminal_age_price": settings.scheduler_terminal_age_price,
+        "adaptive_verification_alpha": settings.mtp_adaptive_verification_alpha,
     }
     return {name: value for name, value in given.items() if value is not None}
 
@@ -88,5 +92,6 @@ def _note(settings: PolicyFlags) -> str:
         "--scheduler-policy": settings.scheduler_policy,
         "--scheduler-terminal-value": settings.scheduler_terminal_value,
         "--scheduler-terminal-age-price": settings.scheduler_terminal_age_price,
+        "--mtp-adaptive-verification-alpha": settings.mtp_adaptive_verification_alpha,
     }
     return " ".join(f"{flag} {value}" for flag, value in flags.items() if value is not None)

@@ -1,31 +1,16 @@
-"""Step 2: apply what the service asked for, and let queued requests in."""
+"""Step 2, first half: apply what the service asked for."""
 
 from __future__ import annotations
 
-import math
-import secrets
-
 import msgspec
 
-from gpu.device import PagesExhausted, RequestExceedsPool, SamplingParameters
-from scheduler.errors import DuplicateRequest, InvalidPolicy, SlotsFull
+from scheduler.errors import InvalidPolicy
 from scheduler.policy import PolicyConfig
-from scheduler.records import FinishReason, RequestSpec
+from scheduler.records import FinishReason
 from service.engine.core import Core
-from service.engine.requests import EngineRequest
-from service.ipc.messages import (
-    Accepted,
-    Cancel,
-    ConfigurePolicy,
-    EngineStopping,
-    Hello,
-    PolicyAcknowledged,
-    Refused,
-    Sampling,
-    Submit,
-    ToEngine,
-)
-from service.journal.records import PolicyApplied, RequestAdmitted, RequestArrived
+from service.engine.submission import submit
+from service.ipc.messages import Cancel, ConfigurePolicy, EngineStopping, Hello, PolicyAcknowledged, Submit, ToEngine
+from service.journal.records import PolicyApplied
 
 
 def apply_command(core: Core, client: bytes, message: ToEngine) -> None:
@@ -35,121 +20,11 @@ def apply_command(core: Core, client: bytes, message: ToEngine) -> None:
         case Hello():
             core.say(client, EngineStopping() if core.stopping else core.ready)
         case Submit():
-            _submit(core, client, message)
+            submit(core, client, message)
         case Cancel():
             _cancel(core, client, message)
         case ConfigurePolicy():
             _configure(core, client, message)
-
-
-def admit_waiting(core: Core) -> None:
-    """Admit queued requests in order of arrival while a slot and their pages are free."""
-    while (request := core.table.head) is not None and not core.stopping:
-        if pages_needed(core, request.spec) > core.device.free_pages() or not _admit(core, request):
-            return
-
-
-def pages_needed(core: Core, spec: RequestSpec) -> int:
-    """KV pages of a request's whole context."""
-    limits = core.device.limits
-    tokens = min(spec.prompt_tokens + spec.max_output_tokens, limits.context_tokens)
-    return -(-tokens // limits.page_tokens)
-
-
-def _admit(core: Core, request: EngineRequest) -> bool:
-    """Give the head of the queue its slot and pages; False when it has to wait."""
-    try:
-        handle = core.scheduler.admit(request.spec)
-    except (SlotsFull, DuplicateRequest):  # a cancelled request of the same id may still be in a running graph
-        return False
-    try:
-        core.device.open_request(
-            handle.slot, request.prompt, request.spec.max_output_tokens, _parameters(request.sampling)
-        )
-    except PagesExhausted:
-        core.scheduler.cancel(handle)
-        return False
-    except RequestExceedsPool as error:
-        core.scheduler.cancel(handle)
-        core.say(request.client, Refused(request.request_id, "too_long", str(error)))
-        core.end(request, FinishReason.ERROR, str(error), core.now_ns)
-        return True
-    core.table.admit(request, handle)
-    core.records.append(RequestAdmitted(request.request_id, handle.slot, handle.generation, core.now_ns, 0))
-    return True
-
-
-def _submit(core: Core, client: bytes, message: Submit) -> None:
-    refusal = _refusal(core, message)
-    if refusal is not None:
-        core.metrics.refused()
-        core.say(client, Refused(message.request_id, *refusal))
-        return
-    # Times come from another process: keep the phases' sum exact whatever they say.
-    arrived_ns = min(max(0, message.arrived_ns), core.now_ns)
-    tokenize_ns = min(max(0, message.tokenize_ns), core.now_ns - arrived_ns)
-    spec = RequestSpec(
-        request_id=message.request_id,
-        prompt_tokens=len(message.prompt_token_ids),
-        max_output_tokens=message.max_output_tokens,
-        context_capacity=core.device.limits.context_tokens,
-    )
-    request = EngineRequest(
-        client=client,
-        spec=spec,
-        prompt=message.prompt_token_ids,
-        sampling=message.sampling,
-        stop_token_ids=frozenset(message.stop_token_ids),
-        arrived_ns=arrived_ns,
-        tokenize_ns=tokenize_ns,
-    )
-    core.table.enqueue(request)
-    trace_id, parent_span_id = _trace_context(message.traceparent)
-    core.records.append(
-        RequestArrived(
-            request.request_id,
-            message.model,
-            arrived_ns,
-            tokenize_ns,
-            spec.prompt_tokens,
-            spec.max_output_tokens,
-            None,
-            trace_id,
-            parent_span_id,
-        )
-    )
-    core.say(client, Accepted(request.request_id))
-
-
-def _refusal(core: Core, message: Submit) -> tuple[str, str] | None:
-    """Why the request cannot be taken, as (code, message)."""
-    limits = core.device.limits
-    prompt = message.prompt_token_ids
-    if core.stopping:
-        return "stopping", "the server is shutting down"
-    if message.request_id in core.table:
-        return "duplicate", f"request {message.request_id} is already running"
-    if not prompt or min(prompt) < 0 or max(prompt) >= limits.vocab_size:
-        return "invalid", f"the prompt needs at least one token, and token ids from 0 to {limits.vocab_size - 1}"
-    if not 1 <= message.max_output_tokens < 2**31:
-        return "invalid", f"max_output_tokens is {message.max_output_tokens}; it must be at least 1"
-    sampling = message.sampling
-    if not (0.0 <= sampling.temperature < math.inf and 0.0 < sampling.top_p <= 1.0):
-        return "invalid", "temperature must be 0 or more and top_p above 0 and at most 1"
-    total = len(prompt) + message.max_output_tokens
-    if total > limits.context_tokens:
-        return "too_long", (
-            f"{len(prompt)} prompt tokens and up to {message.max_output_tokens} output tokens exceed the context of "
-            f"{limits.context_tokens} tokens; shorten the prompt or lower max_tokens"
-        )
-    if -(-total // limits.page_tokens) > limits.kv_pages:
-        return "too_long", (
-            f"{total} tokens need {-(-total // limits.page_tokens)} KV pages and the server has {limits.kv_pages} in "
-            "all; shorten the prompt, lower max_tokens, or start the server with more --kv-pages"
-        )
-    if core.table.queued >= core.queue_limit:
-        return "queue_full", f"{core.queue_limit} requests already wait; try again later"
-    return None
 
 
 def _cancel(core: Core, client: bytes, message: Cancel) -> None:
@@ -197,14 +72,3 @@ def use_policy(core: Core, version: int, policy: PolicyConfig) -> None:
     core.ready = msgspec.structs.replace(core.ready, policy_version=version)
     core.metrics.policy(version, policy)
     core.records.append(PolicyApplied(version, core.last_fence, core.now_ns, dict(policy.as_dict())))
-
-
-def _parameters(sampling: Sampling) -> SamplingParameters:
-    seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
-    return SamplingParameters(sampling.temperature, sampling.top_p, seed)
-
-
-def _trace_context(traceparent: str | None) -> tuple[str | None, str | None]:
-    """Trace id and parent span id of a W3C traceparent header, whose form the service has checked."""
-    parts = traceparent.split("-") if traceparent else []
-    return (parts[1], parts[2]) if len(parts) >= 4 else (None, None)

@@ -1,113 +1,223 @@
-"""Step 1: collect the finished graph and give it to the scheduler."""
+"""Step 1: collect the oldest finished graph and give it to the scheduler."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from gpu.device import FrameResult, LaneResult
+import numpy as np
+
+from gpu.device import FrameResult, LaneResult, TokenLogprobs
 from scheduler.catalog import MAX_DURATION_NS
-from scheduler.plans import PlanLane
+from scheduler.plans import PlanLane, Role
 from scheduler.records import CompletionRecord, ExecutionTiming, FinishReason, GeneratedToken, RequestHandle
+from scheduler.shapes import Allocation
 from service.engine.core import Core, InFlight
+from service.engine.drafts import COPY, LEARNED, note_round, offer_copies
 from service.engine.requests import EngineRequest
+from service.ipc.messages import TokenScore
 from service.journal.records import LaneOutcome, PlanCompleted
+
+MOST_LIVES = 8
+"""A request whose frames the device refuses again and again for want of pages ends with an error."""
 
 _NOTHING = LaneResult(0, ())
 
 
+class _Lane(NamedTuple):
+    """One completed lane. `request`: None when it has ended before; then nothing that the lane did counts."""
+
+    plan: PlanLane
+    did: LaneResult
+    error: str | None
+    record: CompletionRecord
+    request: EngineRequest | None
+
+
 def collect_completion(core: Core) -> None:
-    """Apply the device's result, if one waits: tokens become unpublished output, ended requests end."""
-    result = core.device.collect()
+    """Apply the oldest frame's result, if it waits: tokens become unpublished output, ended requests end."""
+    result = _oldest_result(core)
     if result is None:
         return
-    frame = core.in_flight
-    assert frame is not None, "a result without a submitted frame"
-    assert frame.fence == result.fence, "the result of another frame"
-    core.in_flight = None
-    lanes = result.lanes if result.error is None else (_NOTHING,) * len(frame.plan.lanes)
-    errors = [result.error or lane.error for lane in lanes]
-    records = [
-        _record(core, lane, did, error) for lane, did, error in zip(frame.plan.lanes, lanes, errors, strict=True)
-    ]
-    failed = all(error is not None for error in errors)
+    frame = core.in_flight.pop(0)
+    assert frame.fence == result.fence, "frames complete in the order of their submission"
+    lanes = _lanes(core, frame, result)
+    failed = all(lane.error is not None for lane in lanes)
     wall_ns = min(max(0, core.now_ns - frame.submitted_ns), MAX_DURATION_NS)  # a suspended machine can take longer
     device_ns = 0 if failed else result.device_ns
-    timing = ExecutionTiming((device_ns,) if device_ns > 0 else (), wall_ns)
-    tokens = core.scheduler.complete(frame.fence, records, timing)
-    _take_prompts(core, frame.plan.lanes, records)
-    committed = _take_tokens(core, tokens, result.completed_ns)
-    _end_failed(core, frame.plan.lanes, errors, result.completed_ns)
-    outcomes = [
-        LaneOutcome(number, record.consumed_prompt_tokens, committed.get(lane.handle, 0), record.accepted_tokens)
-        for number, (lane, record) in enumerate(zip(frame.plan.lanes, records, strict=True))
-    ]
-    core.completed = (frame.fence, {lane.handle: number for number, lane in enumerate(frame.plan.lanes)})
+    tokens = _complete(core, frame, result, lanes, ExecutionTiming((device_ns,) if device_ns > 0 else (), wall_ns))
+    _take_prompts(lanes)
+    committed = _take_tokens(core, tokens, lanes, result.completed_ns)
+    outcomes = [_outcome(number, lane, frame, committed) for number, lane in enumerate(lanes)]
+    _end_failed(core, lanes, core.refused is result, result.completed_ns)
+    _retire(core, lanes)
+    core.release()
+    offer_copies(core, frame.plan.lanes)
+    core.completed = (frame.fence, {lane.plan.handle: number for number, lane in enumerate(lanes)})
     core.records.append(_completed(core, frame, result, "failed" if failed else "completed", wall_ns, outcomes))
-    prompt_tokens = sum(record.consumed_prompt_tokens for record in records)
-    core.metrics.executed(frame.plan, device_ns, prompt_tokens, len(tokens))
+    consumed = sum(lane.record.consumed_prompt_tokens for lane in lanes)
+    core.metrics.executed(frame.plan, device_ns, consumed, len(tokens))
+    if frame.plan.shape.draft_depth:
+        _note_rounds(core, lanes, outcomes)
+    if core.refused is result:
+        core.refused = None
 
 
 def abandon(core: Core) -> None:
-    """The running frame will not be waited for any longer; its requests have ended before."""
-    frame = core.in_flight
-    if frame is None:
-        return
-    core.in_flight = None
-    wall_ns = core.now_ns - frame.submitted_ns
-    nothing = FrameResult(frame.fence, frame.submitted_ns, core.now_ns, 0, ())
-    outcomes = [LaneOutcome(number, 0, 0, 0) for number in range(len(frame.plan.lanes))]
-    core.records.append(_completed(core, frame, nothing, "abandoned", wall_ns, outcomes))
+    """The frames in flight will not be waited for any longer; their requests have ended before."""
+    for frame in core.in_flight:
+        wall_ns = core.now_ns - frame.submitted_ns
+        nothing = FrameResult(frame.fence, frame.submitted_ns, core.now_ns, 0, ())
+        outcomes = [LaneOutcome(number, 0, 0, 0) for number in range(len(frame.plan.lanes))]
+        core.records.append(_completed(core, frame, nothing, "abandoned", wall_ns, outcomes))
+    core.in_flight.clear()
 
 
-def _open(core: Core, lane: PlanLane) -> EngineRequest | None:
-    """The lane's request, unless it has ended meanwhile; its id may be another request's by now."""
-    request = core.table.get(lane.request_id)
-    return request if request is not None and request.handle == lane.handle else None
+def _oldest_result(core: Core) -> FrameResult | None:
+    """What the device has of the oldest frame, or that it did not take it."""
+    refused = core.refused
+    if refused is not None and core.in_flight[0].fence == refused.fence:
+        return refused
+    return core.device.collect()
 
 
-def _record(core: Core, lane: PlanLane, did: LaneResult, error: str | None) -> CompletionRecord:
-    """One lane as the scheduler takes it. Output ends with the first stop token."""
+def _lanes(core: Core, frame: InFlight, result: FrameResult) -> list[_Lane]:
+    lanes = frame.plan.lanes
+    did = result.lanes if result.error is None else (_NOTHING,) * len(lanes)
+    return [_lane(core, lane, done, result.error or done.error) for lane, done in zip(lanes, did, strict=True)]
+
+
+def _lane(core: Core, lane: PlanLane, did: LaneResult, error: str | None) -> _Lane:
+    """One lane as the scheduler takes it. Output ends with the first stop token, drafts behind it included."""
+    request = core.request_of(lane)
     if error is not None:
-        return CompletionRecord(lane.handle, error=error)
-    emitted = did.emitted_tokens
-    finished = None
-    request = _open(core, lane)
+        return _Lane(lane, did, error, CompletionRecord(lane.handle, error=error), request)
+    emitted, finished = did.emitted_tokens, None
     if request is not None:
         for index, token in enumerate(emitted):
             if token in request.stop_token_ids:
                 emitted, finished = emitted[: index + 1], FinishReason.STOP
                 break
-    return CompletionRecord(lane.handle, did.consumed_prompt_tokens, emitted, finished=finished)
+    record = CompletionRecord(
+        lane.handle,
+        did.consumed_prompt_tokens,
+        emitted,
+        min(did.accepted_tokens, len(emitted)),
+        finished,
+        offered_tokens=did.offered_tokens,
+    )
+    return _Lane(lane, did, None, record, request)
 
 
-def _take_tokens(core: Core, tokens: Sequence[GeneratedToken], completed_ns: int) -> dict[RequestHandle, int]:
+def _complete(
+    core: Core, frame: InFlight, result: FrameResult, lanes: Sequence[_Lane], timing: ExecutionTiming
+) -> list[GeneratedToken]:
+    """The scheduler's completion of the frame, with the sidecars that the device has."""
+    scheduler, shape = core.scheduler, frame.plan.shape
+    records = [lane.record for lane in lanes]
+    confidence, survival = result.confidence, result.survival
+    needs_confidence = shape.allocation is Allocation.DEVICE and shape.draft_depth > 0
+    if confidence is None and needs_confidence and any(record.error is None for record in records):
+        # A round of copies alone: the scheduler wants the sidecar of every such graph and reads none of it.
+        confidence = np.zeros((2, scheduler.request_slots, scheduler.draft_capacity), np.float32)
+    if confidence is None and survival is None:
+        return scheduler.complete(frame.fence, records, timing)
+    if survival is None:
+        return scheduler.complete_packed_round(frame.fence, records, timing, confidence)
+    if confidence is None:
+        return scheduler.complete_with_survival(frame.fence, records, timing, survival)
+    return scheduler.complete_packed_round_with_survival(frame.fence, records, timing, confidence, survival)
+
+
+def _take_prompts(lanes: Sequence[_Lane]) -> None:
+    for lane in lanes:
+        request = lane.request
+        if request is None or not lane.record.consumed_prompt_tokens:
+            continue
+        request.consume(lane.record.consumed_prompt_tokens)
+        scores = lane.did.prompt_logprobs
+        if scores:
+            # A request that was preempted while its prompt ran has told some of them already.
+            fresh = scores[max(0, request.scored_tokens - request.scored_now) :]
+            request.prompt_logprobs += map(_entry, fresh)
+            request.scored_tokens += len(fresh)
+            request.scored_now += len(scores)
+
+
+def _take_tokens(
+    core: Core, tokens: Sequence[GeneratedToken], lanes: Sequence[_Lane], completed_ns: int
+) -> dict[RequestHandle, int]:
     """Move committed tokens to their requests; returns how many each got."""
     committed: dict[RequestHandle, int] = {}
+    scores = {lane.plan.handle: lane.did.logprobs for lane in lanes if lane.did.logprobs}
     for token in tokens:
         request = core.table.get(token.request_id)
         assert request is not None, "the scheduler publishes for open requests only"
-        committed[token.handle] = committed.get(token.handle, 0) + 1
+        place = committed.get(token.handle, 0)
+        committed[token.handle] = place + 1
         request.output_tokens += 1
+        if core.grows:
+            request.output.append(token.token_id)
         if request.first_output_ns is None:
             request.first_output_ns = completed_ns
         if token.token_id not in request.stop_token_ids:
             request.unpublished.append(token.token_id)
+            if token.handle in scores:
+                request.logprobs.append(_entry(scores[token.handle][place]))
         core.touch(request)
         if token.finished is not None:
-            core.end(request, token.finished, None, completed_ns)
+            core.settle(request, token.finished, None, completed_ns)
     return committed
 
 
-def _take_prompts(core: Core, lanes: Sequence[PlanLane], records: Sequence[CompletionRecord]) -> None:
-    for lane, record in zip(lanes, records, strict=True):
-        if record.consumed_prompt_tokens and (request := _open(core, lane)) is not None:
-            request.consumed_tokens += record.consumed_prompt_tokens
+def _entry(scores: TokenLogprobs) -> TokenScore:
+    return scores.token_id, scores.logprob, list(scores.top)
 
 
-def _end_failed(core: Core, lanes: Sequence[PlanLane], errors: Sequence[str | None], completed_ns: int) -> None:
-    for lane, error in zip(lanes, errors, strict=True):
-        if error is not None and (request := _open(core, lane)) is not None:
-            core.end(request, FinishReason.ERROR, error, completed_ns)
+def _outcome(number: int, lane: _Lane, frame: InFlight, committed: dict[RequestHandle, int]) -> LaneOutcome:
+    """What the journal keeps of a lane. A learned round drafts at every depth, whatever is then verified."""
+    record, source = lane.record, lane.plan.proposal_source
+    consumed = record.consumed_prompt_tokens
+    if lane.request is None or lane.error is not None:
+        return LaneOutcome(number, consumed, 0, 0)
+    offered, drafted = record.offered_tokens or 0, 0
+    if source == LEARNED:
+        drafted = frame.plan.shape.draft_depth
+    elif source == COPY:
+        drafted = offered
+    return LaneOutcome(number, consumed, committed.get(record.handle, 0), record.accepted_tokens, offered, drafted)
+
+
+def _note_rounds(core: Core, lanes: Sequence[_Lane], outcomes: Sequence[LaneOutcome]) -> None:
+    """Speculative rounds in the counters and in their requests' own means."""
+    rounds = []
+    for lane, outcome in zip(lanes, outcomes, strict=True):
+        source = lane.plan.proposal_source
+        if source is not None and lane.request is not None and lane.error is None:
+            note_round(core, lane.request, source, outcome.accepted_tokens)
+            rounds.append((source, outcome))
+    core.metrics.rounds(rounds)
+
+
+def _end_failed(core: Core, lanes: Sequence[_Lane], refused: bool, completed_ns: int) -> None:
+    """A failed lane ends its request, unless only its terminal snapshot failed, or KV pages were missing."""
+    for lane in lanes:
+        request = lane.request
+        if lane.error is None or request is None or lane.plan.role is Role.TERMINAL:
+            continue
+        if refused and core.grows and request.preemptions < MOST_LIVES:
+            core.preempted(request)
+        else:
+            core.settle(request, FinishReason.ERROR, lane.error, completed_ns)
+
+
+def _retire(core: Core, lanes: Sequence[_Lane]) -> None:
+    """Terminal snapshots: of a request that has ended, or of one that was preempted and goes on."""
+    for lane in lanes:
+        if lane.plan.role is Role.TERMINAL:
+            core.scheduler.published_snapshot(lane.plan.request_id)
+            if lane.request is not None:
+                core.preempted(lane.request)
 
 
 def _completed(

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 
-from gpu.device import Device
-from scheduler.plans import ScheduledPlan
+from gpu.device import Device, FrameResult
+from scheduler.errors import UnknownHandle
+from scheduler.plans import PlanLane, ScheduledPlan
 from scheduler.policy import PolicyConfig
 from scheduler.records import FinishReason, RequestHandle
 from scheduler.scheduler import RequestScheduler
+from scheduler.shapes import GraphKind
 from service.engine.metrics import EngineMetrics
 from service.engine.ports import Clock
 from service.engine.requests import Ending, EngineRequest, RequestTable
 from service.ipc.messages import EngineReady, Event
 from service.journal.records import Record
 
+FRAME_SLOTS = 2
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InFlight:
-    """The submitted frame. There is one at a time; frame slot 1 joins with the execution queue."""
+    """A submitted frame. `slot`: which of the two frame slots it takes."""
 
     fence: int
     plan: ScheduledPlan
     submitted_ns: int
+    slot: int
 
 
 @dataclasses.dataclass(slots=True)
@@ -30,11 +36,15 @@ class Core:
     """The worker's state. Invariants:
 
     `now_ns`: the time of this iteration, which the scheduler has too.
+    `in_flight`: committed frames, oldest first, FRAME_SLOTS at most. `refused`: the result of one that the device
+    did not take, until its turn comes.
     `records`: what the next journal write holds. `outbox`: events per client, handed over after that write.
     `touched`: requests with tokens or an ending to publish, in order, by id of the object.
     `completed`: fence and lane numbers by handle of the frame that completed in this iteration.
+    `leaving`: requests that have ended and that the scheduler still holds, for a terminal snapshot or another frame.
     `clients`: every connection that has sent something and still stands.
     `stopping`: nothing is taken in or planned any more.
+    `grows`: requests take KV pages as frames need them, so that they can be preempted; otherwise whole at admission.
     """
 
     scheduler: RequestScheduler
@@ -47,19 +57,32 @@ class Core:
     queue_limit: int
     now_ns: int = 0
     last_fence: int = 0
-    in_flight: InFlight | None = None
+    in_flight: list[InFlight] = dataclasses.field(default_factory=list)
+    refused: FrameResult | None = None
     completed: tuple[int, dict[RequestHandle, int]] | None = None
     table: RequestTable = dataclasses.field(default_factory=RequestTable)
+    leaving: dict[RequestHandle, None] = dataclasses.field(default_factory=dict)
     records: list[Record] = dataclasses.field(default_factory=list)
     outbox: dict[bytes, list[Event]] = dataclasses.field(default_factory=dict)
     touched: dict[int, EngineRequest] = dataclasses.field(default_factory=dict)
     clients: set[bytes] = dataclasses.field(default_factory=set)
     stopping: bool = False
+    grows: bool = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        kinds = {shape.kind for shape in self.scheduler.catalog.shapes}
+        self.grows = GraphKind.TERMINAL_SNAPSHOT in kinds
 
     def advance(self) -> None:
         """Read the clock, for this iteration and for the scheduler."""
         self.now_ns = max(self.now_ns, self.clock())
         self.scheduler.advance_to(self.now_ns)
+
+    def count_resources(self) -> None:
+        """Tell the scheduler what the device has, where that limits what may run."""
+        if self.grows:
+            device = self.device
+            self.scheduler.set_resources(device.free_pages(), device.free_snapshot_rows(), device.limits.page_tokens)
 
     def say(self, client: bytes, event: Event) -> None:
         """Put an event for a client behind this iteration's journal write."""
@@ -69,19 +92,47 @@ class Core:
         """The request has something to publish."""
         self.touched[id(request)] = request
 
+    def request_of(self, lane: PlanLane) -> EngineRequest | None:
+        """The lane's request, unless it has ended meanwhile; its id may be another request's by now."""
+        request = self.table.get(lane.request_id)
+        return request if request is not None and request.handle == lane.handle else None
+
     def end(self, request: EngineRequest, reason: FinishReason, error: str | None, decided_ns: int) -> None:
         """Give the request its one terminal state and its pages back; the scheduler no longer selects it.
 
         The pages of a frame that runs stay with the device until it has finished (fenced ownership).
         """
-        assert request.ending is None
-        request.ending = Ending(reason, error, decided_ns)
-        self.table.remove(request)
+        self._close(request, Ending(reason, error, decided_ns))
         if request.handle is not None:
-            if self.scheduler.is_resident(request.handle):  # not when its own completion ended it
+            with contextlib.suppress(UnknownHandle):  # after an unexpected error, when nothing is sure
                 self.scheduler.cancel(request.handle)
             self.device.close_request(request.handle.slot)
-        self.touch(request)
+
+    def settle(self, request: EngineRequest, reason: FinishReason, error: str | None, decided_ns: int) -> None:
+        """Give a request that a completion has ended in the scheduler its one terminal state.
+
+        Its slot closes when the scheduler lets go of it, which may be after its terminal snapshot.
+        """
+        handle = request.handle
+        assert handle is not None
+        self._close(request, Ending(reason, error, decided_ns))
+        if self.scheduler.is_resident(handle):
+            self.leaving[handle] = None
+        else:
+            self.device.close_request(handle.slot)
+
+    def release(self) -> None:
+        """Close the slots of ended requests that the scheduler has let go of."""
+        for handle in [handle for handle in self.leaving if not self.scheduler.is_resident(handle)]:
+            self.device.close_request(handle.slot)
+            del self.leaving[handle]
+
+    def preempted(self, request: EngineRequest) -> None:
+        """The scheduler has let go of a request that goes on: it waits at the head of the queue."""
+        assert request.handle is not None
+        self.device.close_request(request.handle.slot)
+        request.begin_life()
+        self.table.requeue(request)
 
     def end_all(self, reason: FinishReason, error: str) -> None:
         """End every open request."""
@@ -89,8 +140,14 @@ class Core:
             self.end(request, reason, error, self.now_ns)
 
     def drop_client(self, client: bytes) -> None:
-        """The client is gone: its requests stop costing anything after the graph that is running."""
+        """The client is gone: its requests stop costing anything after the graphs that are in flight."""
         self.clients.discard(client)
         self.outbox.pop(client, None)
         for request in self.table.of_client(client):
             self.end(request, FinishReason.ABORT, "the client went away", self.now_ns)
+
+    def _close(self, request: EngineRequest, ending: Ending) -> None:
+        assert request.ending is None
+        request.ending = ending
+        self.table.remove(request)
+        self.touch(request)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from gpu.device import Device
 from scheduler.plans import CostState, Reason, ScheduledPlan
@@ -11,8 +11,10 @@ from scheduler.policy import COEFFICIENTS, NEWCOMER_MEMORIES, PREFILL_CHUNKINGS,
 from scheduler.scheduler import RequestScheduler
 from scheduler.shapes import GraphKind
 from service.engine.requests import RequestTable
+from service.engine.round_metrics import RoundMetrics
+from service.journal.records import LaneOutcome
 from service.journal.status import CAUSES, LOSSES, JournalStatus
-from service.telemetry.metric_table import EXECUTION_CLASSES, OUTCOMES
+from service.telemetry.metric_table import EXECUTION_CLASSES, OUTCOMES, PREFIX_RESULTS
 from service.telemetry.shared import MetricsWriter
 
 BUSY_WINDOW_NS = 10_000_000_000
@@ -43,6 +45,8 @@ class EngineMetrics:
         self._output_tokens = writer.counter("flare_output_tokens_total")
         self._pages_used = writer.gauge("flare_kv_pages_used")
         self._pages_total = writer.gauge("flare_kv_pages_total")
+        self._prefix = {r: writer.counter("flare_prefix_cache_tokens_total", r) for r in PREFIX_RESULTS}
+        self._rounds = RoundMetrics(writer)
         self._first_token = writer.histogram("flare_time_to_first_token_seconds")
         self._gap = writer.histogram("flare_inter_token_seconds")
         self._request_seconds = writer.histogram("flare_request_seconds")
@@ -94,6 +98,15 @@ class EngineMetrics:
                 error = abs(device_ns - plan.selected_cost_ns) / plan.selected_cost_ns
                 self._cost_error[plan.shape.kind].observe(error)
 
+    def rounds(self, outcomes: Iterable[tuple[str, LaneOutcome]]) -> None:
+        """Lanes of a completed graph that had drafts, with the drafts' source."""
+        self._rounds.add(outcomes)
+
+    def prefix(self, hit_tokens: int, miss_tokens: int) -> None:
+        """A request was admitted with `hit_tokens` of its prompt in the prefix cache."""
+        self._prefix["hit"].inc(hit_tokens)
+        self._prefix["miss"].inc(miss_tokens)
+
     def queued(self, queue_ns: int) -> None:
         """A request's first graph was committed."""
         self._queue_seconds.observe(queue_ns / 1e9)
@@ -127,9 +140,8 @@ class EngineMetrics:
     ) -> None:
         """The gauges that need a look around, and the heartbeat; a few times a second."""
         self._writer.heartbeat(now_ns)
-        total = device.limits.kv_pages
-        self._pages_total.set(total)
-        self._pages_used.set(total - device.free_pages())
+        self._pages_total.set(device.limits.kv_pages)
+        self._pages_used.set(device.used_pages())
         self._journal_bytes.set(journal_bytes)
         self._malformed.inc(malformed - self._malformed_seen)
         self._malformed_seen = malformed

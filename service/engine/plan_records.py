@@ -25,9 +25,9 @@ def shape_record(shape: GraphShape) -> ShapeRecord:
 
 
 def plan_committed(
-    plan: ScheduledPlan, fence: int, committed_ns: int, plan_ns: int, policy_version: int
+    plan: ScheduledPlan, fence: int, frame_slot: int, committed_ns: int, plan_ns: int, policy_version: int
 ) -> PlanCommitted:
-    """The record of `plan`, committed at `fence`. The engine submits one frame at a time, so frame_slot is 0."""
+    """The record of `plan`, committed at `fence` into frame slot 0 or 1."""
     ledgers = plan.ledgers
     following = plan.following
     log_scale = plan.log_scale
@@ -56,7 +56,7 @@ def plan_committed(
         acceptance_ordinary_ms=ledgers.acceptance_ordinary_ms,
         discovery_ms=ledgers.discovery_ms,
         queue_depth=plan.queue_depth,
-        frame_slot=0,
+        frame_slot=frame_slot,
         policy_version=policy_version,
         plan_us=plan_ns / 1e3,
         following_kind=None if following is None else following.kind.value,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from gpu.device import Frame, FrameLane
-from service.engine.core import Core, InFlight
+from scheduler.plans import PlanLane, ScheduledPlan
+from service.engine.core import FRAME_SLOTS, Core, InFlight
 from service.engine.plan_records import plan_committed
+from service.engine.preemption import make_room
 
 
 def plan_and_commit(core: Core) -> Frame | None:
@@ -12,10 +14,11 @@ def plan_and_commit(core: Core) -> Frame | None:
 
     Policy changes are applied before this call or after it, so a plan has exactly one version.
     """
-    if core.in_flight is not None or core.stopping or not core.table.resident:
+    room = len(core.in_flight) < FRAME_SLOTS and core.refused is None
+    if core.stopping or not room or not core.scheduler.resident_count:
         return None
     began_ns = core.clock()
-    plan = core.scheduler.plan()
+    plan = _next_plan(core)
     planned_ns = core.clock()
     if plan is None:
         return None
@@ -23,13 +26,28 @@ def plan_and_commit(core: Core) -> Frame | None:
     core.scheduler.commit(plan, fence)
     core.last_fence = fence
     committed_ns = max(core.now_ns, planned_ns)
-    core.records.append(plan_committed(plan, fence, committed_ns, planned_ns - began_ns, core.policy_version))
+    frame_slot = 1 - core.in_flight[0].slot if core.in_flight else 0
+    core.records.append(
+        plan_committed(plan, fence, frame_slot, committed_ns, planned_ns - began_ns, core.policy_version)
+    )
     for lane in plan.lanes:
-        request = core.table.get(lane.request_id)
-        assert request is not None, "the scheduler plans for open requests only"
-        if request.first_commit_ns is None:
+        request = core.request_of(lane)  # None: it has ended, and its terminal snapshot is taken
+        if request is not None and request.first_commit_ns is None:
             core.table.start(request, committed_ns)
             core.metrics.queued(committed_ns - request.begun_ns)
     core.metrics.planned(plan, planned_ns - began_ns)
-    core.in_flight = InFlight(fence, plan, committed_ns)
-    return Frame(fence, plan.shape, tuple(FrameLane(lane.handle.slot, lane.query_length) for lane in plan.lanes))
+    core.in_flight.append(InFlight(fence, plan, committed_ns, frame_slot))
+    return Frame(fence, plan.shape, tuple(map(_frame_lane, plan.lanes)))
+
+
+def _next_plan(core: Core) -> ScheduledPlan | None:
+    core.count_resources()
+    plan = core.scheduler.plan()
+    while plan is None and make_room(core):
+        core.count_resources()
+        plan = core.scheduler.plan()
+    return plan
+
+
+def _frame_lane(lane: PlanLane) -> FrameLane:
+    return FrameLane(lane.handle.slot, lane.query_length, lane.proposal_source == "copy")

@@ -35,10 +35,12 @@ def _tokens(request: EngineRequest) -> Tokens:
     return Tokens(
         request.request_id,
         request.unpublished,
-        request.consumed_tokens,
+        request.prompt_seen,
         request.output_tokens,
         None if ending is None else ending.reason.value,
         None if ending is None else ending.error,
+        request.logprobs or None,
+        request.prompt_logprobs or None,
     )
 
 
@@ -48,6 +50,7 @@ def _report_outputs(core: Core, gone: set[bytes]) -> None:
     for request in core.touched.values():
         visible = bool(request.unpublished)
         request.unpublished = []
+        request.logprobs, request.prompt_logprobs = [], []
         if request.output_tokens > request.told:
             _observe(core, request)
         if visible and request.client not in gone and core.completed is not None:
@@ -87,5 +90,6 @@ def _write_ending(core: Core, request: EngineRequest) -> None:
             spent.prefill_ns,
             spent.decode_ns,
             spent.publish_ns,
+            request.preemptions,
         )
     )

@@ -3,17 +3,23 @@
 A request is open from Submit until its one terminal state is decided:
 
     queued ──► resident ──► ended
-       └─────────────────────►┘
+       │ ◄─ preempted ┘       ▲
+       └──────────────────────┘
+
+A preempted request begins another *life*: to the scheduler and the device it is a new request whose prompt is the
+old one and the output so far. The client sees one answer.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator
 
+from gpu.device import SamplingParameters
 from scheduler.records import FinishReason, RequestHandle, RequestSpec
-from service.ipc.messages import Sampling
+from service.ipc.messages import TokenScore
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,18 +35,23 @@ class Ending:
 class EngineRequest:
     """One request. Invariants:
 
-    `prompt`: the token ids until the device has them, then empty; `prompt_length` stays.
-    `arrived_ns` + `tokenize_ns` is at most the time of its Submit. `handle` is set once the scheduler holds it.
+    `spec`: this life's, as the scheduler has it or gets it. `prompt`: the request's own prompt, `output` the committed
+    output; both are kept only while a preemption is possible, otherwise `prompt` is empty once the device has it.
+    `arrived_ns` + `tokenize_ns` is at most the time of its Submit. `handle` is set while the scheduler holds it.
     `first_commit_ns` <= `first_output_ns`; `published_ns`: the last hand-over of tokens.
-    `consumed_tokens`, `output_tokens`: committed so far. `unpublished`: committed, visible, not handed over yet.
+    `consumed_tokens`: of this life's prompt that are in the KV cache, cached ones included; `prompt_seen`: the most of
+    the request's own prompt that ever were. `output_tokens`: committed so far, `emitted_before` of them in earlier
+    lives. `unpublished`: committed, visible, not handed over yet; `logprobs` has one entry for each when asked for.
+    `prompt_logprobs`: not handed over yet; `scored_tokens`: how many were collected, `scored_now`: in this life.
     `told`: output tokens that the client knows of, stop tokens included.
+    `refused_at`: pages that could be had when it last did not fit. `copy_mean`, `learned_mean`: see `drafts`.
     `ending` is set once, and the request has left the table then.
     """
 
     client: bytes
     spec: RequestSpec
     prompt: list[int]
-    sampling: Sampling
+    parameters: SamplingParameters
     stop_token_ids: frozenset[int]
     arrived_ns: int
     tokenize_ns: int
@@ -48,11 +59,26 @@ class EngineRequest:
     first_commit_ns: int | None = None
     first_output_ns: int | None = None
     published_ns: int | None = None
+    prompt_length: int = dataclasses.field(init=False)
+    output: list[int] = dataclasses.field(default_factory=list)
     consumed_tokens: int = 0
+    prompt_seen: int = 0
     output_tokens: int = 0
+    emitted_before: int = 0
+    preemptions: int = 0
     told: int = 0
     unpublished: list[int] = dataclasses.field(default_factory=list)
+    logprobs: list[TokenScore] = dataclasses.field(default_factory=list)
+    prompt_logprobs: list[TokenScore] = dataclasses.field(default_factory=list)
+    scored_tokens: int = 0
+    scored_now: int = 0
+    refused_at: int = -1
+    copy_mean: float = math.inf
+    learned_mean: float = 0.0
     ending: Ending | None = None
+
+    def __post_init__(self) -> None:
+        self.prompt_length = self.spec.prompt_tokens
 
     @property
     def request_id(self) -> str:
@@ -60,9 +86,40 @@ class EngineRequest:
         return self.spec.request_id
 
     @property
-    def prompt_length(self) -> int:
-        """Prompt tokens."""
-        return self.spec.prompt_tokens
+    def whole_tokens(self) -> int:
+        """Prompt and the most output; the same in every life."""
+        return self.spec.prompt_tokens + self.spec.max_output_tokens
+
+    @property
+    def cached_now(self) -> int:
+        """At least this many tokens have KV pages."""
+        return self.consumed_tokens + self.output_tokens - self.emitted_before
+
+    @property
+    def decodes(self) -> bool:
+        """Its prompt is whole and it has not ended."""
+        return self.handle is not None and self.consumed_tokens == self.spec.prompt_tokens
+
+    def consume(self, tokens: int) -> None:
+        """`tokens` more of this life's prompt are in the KV cache."""
+        self.consumed_tokens += tokens
+        self.prompt_seen = max(self.prompt_seen, min(self.consumed_tokens, self.prompt_length))
+
+    def begin_life(self) -> None:
+        """What is to be admitted next: the prompt and the output so far, for the rest of the output."""
+        self.handle = None
+        self.preemptions += 1
+        whole, prompt_tokens = self.whole_tokens, self.prompt_length + self.output_tokens
+        self.emitted_before, self.consumed_tokens = self.output_tokens, 0
+        self.scored_now, self.refused_at = 0, -1
+        self.spec = dataclasses.replace(
+            self.spec,
+            prompt_tokens=prompt_tokens,
+            max_output_tokens=whole - prompt_tokens,
+            cached_tokens=0,
+            scored=self.spec.scored and self.scored_tokens < self.prompt_length - 1,
+            continues=self.request_id,
+        )
 
     @property
     def begun_ns(self) -> int:
@@ -122,9 +179,13 @@ class RequestTable:
         """Requests that the scheduler holds."""
         return len(self._by_id) - len(self._queue)
 
+    def residents(self) -> Iterator[EngineRequest]:
+        """Open requests that the scheduler holds."""
+        return (request for request in self._by_id.values() if request.handle is not None)
+
     @property
     def head(self) -> EngineRequest | None:
-        """The queued request that came first."""
+        """The queued request whose turn it is: preempted ones first, then in order of arrival."""
         return next(iter(self._queue.values()), None)
 
     @property
@@ -162,7 +223,11 @@ class RequestTable:
         """The scheduler holds the request from now on."""
         del self._queue[request.request_id]
         request.handle = handle
-        request.prompt = []
+
+    def requeue(self, request: EngineRequest) -> None:
+        """The scheduler no longer holds the request, which has begun another life: it is admitted next."""
+        self._queue[request.request_id] = request
+        self._queue.move_to_end(request.request_id, last=False)
 
     def start(self, request: EngineRequest, committed_ns: int) -> None:
         """The request's first graph was committed."""

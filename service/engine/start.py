@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 
 from gpu.create import create_device
 from gpu.device import Device
+from scheduler.capacity import DEFAULT_COMPLETION_TOKEN_CAPACITY
 from scheduler.catalog import Catalog
 from scheduler.kernels.loader import kernels_are_cached, load_kernels
 from scheduler.policy import PolicyConfig
@@ -94,6 +95,12 @@ def load_device(settings: Settings, source: ModelSource, stopped: Callable[[], b
         max_context=settings.max_context,
         kv_pages=settings.kv_pages,
         threads=settings.threads,
+        draft_head=None if settings.draft_head == "none" else settings.draft_head,
+        draft_tokens=settings.draft_tokens,
+        speculative_token_capacity=settings.speculative_token_capacity,
+        allocation=settings.draft_allocation,
+        mixed=settings.mixed_prefill,
+        snapshot_rows=settings.snapshot_rows,
     )
 
     def progress(what: str, share: float) -> None:
@@ -121,9 +128,8 @@ def build_worker(
 ) -> Worker:
     """The worker over its parts, with RunStarted and the first PolicyApplied in its first journal write."""
     settings, limits = start.settings, device.limits
-    slots = min(settings.request_slots, limits.request_slots)
     core = Core(
-        scheduler=RequestScheduler(Catalog(device.shapes), policy, request_slots=slots),
+        scheduler=_scheduler(settings, policy, device),
         device=device,
         metrics=EngineMetrics(metrics),
         clock=clock,
@@ -145,6 +151,18 @@ def build_worker(
     use_policy(core, start.policy_version, policy)
     core.metrics.set_up(True)
     return Worker(core, journal, transport, settings.journal_sync_ms)
+
+
+def _scheduler(settings: Settings, policy: PolicyConfig, device: Device) -> RequestScheduler:
+    """Over the device's programs; raises InvalidCatalog when the verification leaves none to generate with."""
+    return RequestScheduler(
+        Catalog(device.shapes),
+        policy,
+        request_slots=device.limits.request_slots,
+        checkpoint_extra_work_fraction=settings.scheduler_checkpoint_extra_work_fraction,
+        verification=settings.verification,
+        completion_token_capacity=max(DEFAULT_COMPLETION_TOKEN_CAPACITY, device.limits.draft_tokens + 1),
+    )
 
 
 def catalog_digest(shapes: Iterable[GraphShape]) -> str:

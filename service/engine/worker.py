@@ -1,5 +1,7 @@
 """The worker loop's one iteration: complete, apply commands, plan, commit, journal, submit, publish.
 
+Up to two frames are in flight: while one runs the next is planned, if the scheduler lets it queue.
+
     collect ─► commands ─► admit ─► plan, commit ─► ONE journal write ─► submit ─► publish ─► (records of the
     publication go into the next iteration's write, and that iteration follows without sleeping)
 
@@ -10,10 +12,12 @@ from __future__ import annotations
 
 import logging
 
+from gpu.device import DeviceError, Frame, FrameResult
 from scheduler.records import FinishReason
-from service.engine.commands import admit_waiting, apply_command
+from service.engine.admission import admit_waiting
+from service.engine.commands import apply_command
 from service.engine.completion import abandon, collect_completion
-from service.engine.core import Core
+from service.engine.core import FRAME_SLOTS, Core
 from service.engine.planning import plan_and_commit
 from service.engine.ports import Journal, Transport
 from service.engine.publication import publish
@@ -38,11 +42,12 @@ class Worker:
         self._tick_ns = max(1, min(TICK_NS, sync_ms * 1_000_000))
         self._next_tick_ns = 0
         self._episodes = Episodes()
+        self._may_queue = False
 
     @property
     def drained(self) -> bool:
         """No graph runs and nothing waits to be written or sent."""
-        return self.core.in_flight is None and not self._pending()
+        return not self.core.in_flight and not self._pending()
 
     def step(self) -> None:
         """One iteration."""
@@ -55,7 +60,8 @@ class Worker:
         frame = plan_and_commit(core)
         self._write()
         if frame is not None:
-            core.device.submit(frame)
+            self._submit(frame)
+        self._may_queue = frame is not None and len(core.in_flight) < FRAME_SLOTS
         publish(core, self._transport)
         core.metrics.requests(core.table, core.now_ns)
         if core.now_ns >= self._next_tick_ns:
@@ -64,7 +70,9 @@ class Worker:
 
     def wait_ns(self) -> int:
         """How long the loop may sleep when neither a message nor a result comes."""
-        return 0 if self._pending() else max(0, self._next_tick_ns - self.core.clock())
+        if self._pending() or self._may_queue or self._refusal_is_next():
+            return 0
+        return max(0, self._next_tick_ns - self.core.clock())
 
     def begin_stop(self) -> None:
         """Take nothing in and plan nothing from now on; every client learns it in the next step()."""
@@ -96,6 +104,20 @@ class Worker:
         self._write()
         publish(core, self._transport)
         self.finish(f"failed: {why}")
+
+    def _submit(self, frame: Frame) -> None:
+        """Start the frame; one that the device does not take fails when its turn to complete comes."""
+        core = self.core
+        try:
+            core.device.submit(frame)
+        except DeviceError as error:
+            _log.error("the device refused a frame: %s", error)
+            now_ns = core.now_ns
+            core.refused = FrameResult(frame.fence, now_ns, now_ns, 0, (), f"{type(error).__name__}: {error}")
+
+    def _refusal_is_next(self) -> bool:
+        core = self.core
+        return core.refused is not None and core.in_flight[0].fence == core.refused.fence
 
     def _write(self) -> None:
         """One journal write of everything that this iteration decided."""

@@ -188,12 +188,17 @@ class PlanCommitted(msgspec.Struct, tag="plan", array_like=True, frozen=True):
 
 
 class LaneOutcome(msgspec.Struct, array_like=True, frozen=True):
-    """What lane number `lane` of a completed plan did. `committed_tokens` are output tokens."""
+    """What lane number `lane` of a completed plan did. `committed_tokens` are output tokens.
+
+    Of `draft_tokens` produced for it `offered_tokens` were verified, and `accepted_tokens` of these were right.
+    """
 
     lane: int
     consumed_prompt_tokens: int
     committed_tokens: int
     accepted_tokens: int
+    offered_tokens: int = 0
+    draft_tokens: int = 0
 
 
 class PlanCompleted(msgspec.Struct, tag="done", array_like=True, frozen=True):

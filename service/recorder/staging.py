@@ -39,9 +39,10 @@ _ERROR, _PREEMPTIONS = REQUEST_COLUMN["error"], REQUEST_COLUMN["preemptions"]
 _QUEUE_MS, _PREFILL_MS = REQUEST_COLUMN["queue_ms"], REQUEST_COLUMN["prefill_ms"]
 _DECODE_MS, _PUBLISH_MS = REQUEST_COLUMN["decode_ms"], REQUEST_COLUMN["publish_ms"]
 _STARTED_NS, _EXPOSED_MS = PLAN_COLUMN["started_ns"], PLAN_COLUMN["exposed_delivery_ms"]
-_PLAN_PROMPT, _PLAN_OUTPUT = PLAN_COLUMN["prompt_tokens"], PLAN_COLUMN["output_tokens"]
-_PLAN_ACCEPTED, _DELIVERIES = PLAN_COLUMN["accepted_tokens"], PLAN_COLUMN["deliveries"]
+_PLAN_PROMPT, _PLAN_ACCEPTED = PLAN_COLUMN["prompt_tokens"], PLAN_COLUMN["accepted_tokens"]
+_DELIVERIES = PLAN_COLUMN["deliveries"]
 _LANE_REQUEST = LANE_COLUMN["request_id"]
+_OFFERED = LANE_COLUMN["offered_tokens"]
 _COMMITTED, _ACCEPTED = LANE_COLUMN["committed_tokens"], LANE_COLUMN["accepted_tokens"]
 _DELIVERED, _PUBLISHED_NS = LANE_COLUMN["delivered"], LANE_COLUMN["published_ns"]
 
@@ -183,6 +184,8 @@ class Staging:
         tokens = (
             sum([lane.consumed_prompt_tokens for lane in outcomes]),
             sum([lane.committed_tokens for lane in outcomes]),
+            sum([lane.offered_tokens for lane in outcomes]),
+            sum([lane.draft_tokens for lane in outcomes]),
             sum([lane.accepted_tokens for lane in outcomes]),
         )
         plan = self._plans.get(record.fence)
@@ -190,15 +193,16 @@ class Staging:
             key = (self._run_id, record.fence)
             self._updates["completed"].append((*before_tokens, *tokens, *key))
             self._updates["lane_outcomes"].extend(
-                (lane.committed_tokens, lane.accepted_tokens, *key, lane.lane) for lane in outcomes
+                (lane.offered_tokens, lane.committed_tokens, lane.accepted_tokens, *key, lane.lane) for lane in outcomes
             )
             return
         plan.row[_STARTED_NS : _EXPOSED_MS + 1] = before_tokens
-        plan.row[_PLAN_PROMPT], plan.row[_PLAN_OUTPUT], plan.row[_PLAN_ACCEPTED] = tokens
+        plan.row[_PLAN_PROMPT : _PLAN_ACCEPTED + 1] = tokens
         for lane in outcomes:
             if lane.lane < len(plan.lanes):
                 row = plan.lanes[lane.lane]
-                row[_COMMITTED], row[_ACCEPTED] = lane.committed_tokens, lane.accepted_tokens
+                row[_OFFERED], row[_COMMITTED] = lane.offered_tokens, lane.committed_tokens
+                row[_ACCEPTED] = lane.accepted_tokens
 
     def _request_progress(self, record: PlanCompleted) -> None:
         """Output tokens of requests still running, one update per request and transaction; its finish has the sum."""

@@ -20,11 +20,13 @@ _UPDATES = {
     "admitted": "UPDATE requests SET admitted_at = ?, cached_tokens = ? WHERE run_id = ? AND request_id = ?",
     "completed": (
         "UPDATE plans SET started_ns = ?, completed_at = ?, completed_ns = ?, outcome = ?, device_ms = ?, wall_ms = ?,"
-        " exposed_delivery_ms = ?, prompt_tokens = ?, output_tokens = ?, accepted_tokens = ?"
+        " exposed_delivery_ms = ?, prompt_tokens = ?, output_tokens = ?, offered_tokens = ?, draft_tokens = ?,"
+        " accepted_tokens = ?"
         " WHERE run_id = ? AND fence = ?"
     ),
     "lane_outcomes": (
-        "UPDATE plan_lanes SET committed_tokens = ?, accepted_tokens = ? WHERE run_id = ? AND fence = ? AND lane = ?"
+        "UPDATE plan_lanes SET offered_tokens = ?, committed_tokens = ?, accepted_tokens = ?"
+        " WHERE run_id = ? AND fence = ? AND lane = ?"
     ),
     "deliveries": "UPDATE plans SET deliveries = deliveries + ? WHERE run_id = ? AND fence = ?",
     "lane_deliveries": (

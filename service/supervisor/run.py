@@ -184,5 +184,9 @@ class Supervisor:
 def _without_policy_flags(settings: Settings) -> Settings:
     """For a restarted engine: the flags made their version at the start and must not undo a later change."""
     return msgspec.structs.replace(
-        settings, scheduler_policy=None, scheduler_terminal_value=None, scheduler_terminal_age_price=None
+        settings,
+        scheduler_policy=None,
+        scheduler_terminal_value=None,
+        scheduler_terminal_age_price=None,
+        mtp_adaptive_verification_alpha=None,
     )

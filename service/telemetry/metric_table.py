@@ -89,11 +89,17 @@ EXECUTION_CLASSES = (
 )
 LEDGERS = (Reason.TIMING_REFRESH.value, Reason.ACCEPTANCE_LEARNING.value)
 OUTCOMES = (*(reason.value for reason in FinishReason), "refused")
+PREFIX_RESULTS = ("hit", "miss")
+DRAFT_SOURCES = ("learned", "copy")
+MAX_DRAFT_TOKENS = 15
+DRAFT_DEPTHS = tuple(str(depth) for depth in range(1, MAX_DRAFT_TOKENS + 1))
 SINKS = ("sql", "otlp")
 
 _CLASS = (("class", EXECUTION_CLASSES),)
 _KIND = (("kind", tuple(kind.value for kind in GraphKind)),)
 _SINK = (("sink", SINKS),)
+_SOURCE = (("source", DRAFT_SOURCES),)
+_SOURCE_DEPTH = (*_SOURCE, ("depth", DRAFT_DEPTHS))
 _NUMERIC = tuple(c.name for c in COEFFICIENTS if not c.choices)
 
 
@@ -164,6 +170,36 @@ METRICS: tuple[Metric, ...] = (
     _counter("flare_output_tokens_total", "Output tokens committed, stop tokens included, as each graph completes."),
     _gauge("flare_kv_pages_used", "KV pages that requests hold."),
     _gauge("flare_kv_pages_total", "KV pages in the pool."),
+    _counter(
+        "flare_prefix_cache_tokens_total",
+        "Prompt tokens of admitted requests by whether the prefix cache had them.",
+        labels=(("result", PREFIX_RESULTS),),
+    ),
+    _counter(
+        "flare_speculative_rounds_total", "Lanes of graphs that had drafts, by where these came from.", labels=_SOURCE
+    ),
+    _counter(
+        "flare_speculative_draft_tokens_total", "Drafts produced, by their place in the round.", labels=_SOURCE_DEPTH
+    ),
+    _counter(
+        "flare_speculative_offered_tokens_total", "Drafts verified, by their place in the round.", labels=_SOURCE_DEPTH
+    ),
+    _counter(
+        "flare_speculative_accepted_tokens_total",
+        "Drafts that became output, by their place in the round.",
+        labels=_SOURCE_DEPTH,
+    ),
+    _counter(
+        "flare_speculative_target_rows_total",
+        "Rows that verified drafts, the row of the pending token included.",
+        labels=_SOURCE,
+    ),
+    _histogram(
+        "flare_speculative_accepted_length",
+        "Drafts that became output in one round of one request.",
+        tuple(float(depth) for depth in range(MAX_DRAFT_TOKENS + 1)),
+        labels=_SOURCE,
+    ),
     _histogram(
         "flare_time_to_first_token_seconds", "HTTP arrival to publication of the first output.", LATENCY_BUCKETS
     ),

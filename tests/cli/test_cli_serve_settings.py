@@ -40,14 +40,56 @@ def test_every_option_reaches_its_setting(monkeypatch, tmp_path):
         "kv_pages": 77, "request_slots": 9, "threads": 3, "scheduler_policy": "throughput",
         "scheduler_terminal_value": 256.0, "scheduler_terminal_age_price": 0.0,
         "otlp_endpoint": "http://127.0.0.1:4318", "journal_budget": 8 << 30, "journal_sync_ms": 50,
+        "mtp_adaptive_verification_alpha": 0.5, "scheduler_checkpoint_extra_work_fraction": 0.25,
+        "verification": "fixed:3", "draft_tokens": 4, "draft_head": str(tmp_path / "head.safetensors"),
+        "draft_allocation": "host", "speculative_token_capacity": 24, "mixed_prefill": True, "snapshot_rows": 5,
     }  # fmt: skip
     assert set(values) == set(TYPES)
     arguments = []
     for name, value in values.items():
+        if value is True:
+            arguments.append("--" + name.replace("_", "-"))
+            continue
         text = {"journal_budget": "8GiB", "otlp_endpoint": "http://127.0.0.1:4318/"}.get(name, str(value))
         arguments += ["--" + name.replace("_", "-"), text]
     settings = given_options(monkeypatch, *arguments)
     assert {name: getattr(settings, name) for name in values} == values
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ("--verification fixed:2", "--verification is for speculation"),
+        ("--draft-allocation host", "--draft-allocation is for speculation"),
+        ("--draft-head head.safetensors", "--draft-head is for speculation"),
+        ("--draft-tokens 3 --verification fixed:5", "verifies 4 drafts per request and --draft-tokens is 3"),
+        ("--draft-tokens 7 --verification fixed:8 --speculative-token-capacity 6", "needs 8 rows for one request"),
+        ("--draft-tokens 3 --verification fixed:2 --draft-allocation device", "every request the same rows"),
+        ("--draft-tokens 3 --draft-head none --draft-allocation device", "--draft-head is none"),
+        ("--draft-tokens 3 --speculative-token-capacity 1", "1 is not in the range"),
+        ("--draft-tokens 99", "99 is not in the range"),
+        ("--verification sometimes", "write adaptive, or fixed:N"),
+        ("--mtp-adaptive-verification-alpha 0", "above 0"),
+        ("--scheduler-checkpoint-extra-work-fraction -1", "-1"),
+        ("--device tpu", "cuda"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused_before_anything_starts(monkeypatch, arguments, why):
+    started = []
+    monkeypatch.setattr("service.cli.serve.supervise", started.append)
+    from service.cli import main
+
+    result = CliRunner().invoke(main, ["serve", *arguments.split()])
+    assert (result.exit_code, started) == (2, [])
+    assert why in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["--draft-tokens 3 --verification fixed:4", "--draft-tokens 3 --draft-head none", "--draft-head none"],
+)
+def test_options_that_go_together_start(monkeypatch, tmp_path, arguments):
+    assert given_options(monkeypatch, "--data-dir", str(tmp_path), *arguments.split())
 
 
 def test_relative_paths_become_absolute(monkeypatch, tmp_path):

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import pytest
 
-from gpu.device import (
-    DeviceLimits,
-    Frame,
-    FrameResult,
-    LaneResult,
-    PagesExhausted,
-    RequestExceedsPool,
-)
 from scheduler.policy import PolicyConfig
-from scheduler.shapes import GraphKind, GraphShape
 from service.engine.start import build_worker
 from service.ipc.messages import Cancel, Refused, Sampling, Submit, Tokens
 from service.journal.records import PlanCommitted, PlanCompleted, RequestArrived, RequestFinished, decoder, encoder
@@ -24,133 +14,7 @@ from service.journal.status import LOSSES, JournalStatus
 from service.settings import EngineStart, Settings
 from service.telemetry.render import render
 from service.telemetry.shared import MetricsWriter
-
-MS = 1_000_000
-STOP = 1
-WORD = 50
-
-
-class Clock:
-    """Time that moves when told to."""
-
-    def __init__(self) -> None:
-        self.now_ns = 1_000_000_000
-
-    def __call__(self) -> int:
-        return self.now_ns
-
-    def advance(self, ns: int) -> None:
-        self.now_ns += ns
-
-
-@dataclasses.dataclass
-class Resident:
-    prompt: list[int]
-    pages: int
-    cursor: int = 0
-    emitted: int = 0
-
-
-class FakeDevice:
-    """Emits each request's script (by the first prompt token), then WORD. A frame ends when `finish` is called, or
-    at the next collect() while `automatic` is set."""
-
-    completion_fd = -1
-
-    def __init__(self, clock: Clock, *, pages: int = 64, context: int = 512, slots: int = 8) -> None:
-        self.clock = clock
-        self.limits = DeviceLimits(context, pages, 16, 100, slots)
-        self.shapes = (
-            GraphShape(GraphKind.PREFILL, 1, prefill_capacity=64),
-            GraphShape(GraphKind.PREFILL, 1, prefill_capacity=128),
-            *(GraphShape(GraphKind.DECODE, size) for size in (1, 2, 4, 8)),
-        )
-        self.scripts: dict[int, list[int]] = {}
-        self.automatic = True
-        self.frames: list[Frame] = []
-        self.residents: dict[int, Resident] = {}
-        self.closing: list[Resident] = []
-        self.running: Frame | None = None
-        self.lanes: list[Resident] = []
-        self.error: str | None = None
-        self.lane_errors: dict[int, str] = {}
-        self.result: FrameResult | None = None
-        self.busy = 0
-        self.journal: FakeJournal | None = None
-
-    def prepare(self, progress) -> None:
-        progress("ready", 1.0)
-
-    def open_request(self, slot, prompt_token_ids, max_output_tokens, sampling) -> None:
-        assert slot not in self.residents
-        pages = -(-(len(prompt_token_ids) + max_output_tokens) // 16)
-        if pages > self.limits.kv_pages:
-            raise RequestExceedsPool("too many pages")
-        if pages > self.free_pages():
-            raise PagesExhausted("wait")
-        self.residents[slot] = Resident(list(prompt_token_ids), pages)
-
-    def close_request(self, slot) -> None:
-        resident = self.residents.pop(slot, None)
-        if resident is not None and resident in self.lanes and self.running is not None:
-            self.closing.append(resident)
-
-    def submit(self, frame: Frame) -> None:
-        assert self.running is None
-        assert self.journal is None or self.journal.holds_commit(frame.fence)
-        self.frames.append(frame)
-        self.running = frame
-        self.started_ns = self.clock()
-        self.lanes = [self.residents[lane.slot] for lane in frame.lanes]
-
-    def finish(self, duration_ns: int = MS) -> None:
-        """The running frame ends now, after `duration_ns`."""
-        frame, self.running = self.running, None
-        self.clock.advance(duration_ns)
-        self.busy += duration_ns
-        lanes = tuple(
-            self._run(lane.slot, lane.query_length, resident)
-            for lane, resident in zip(frame.lanes, self.lanes, strict=True)
-        )
-        self.closing.clear()
-        self.lanes = []
-        self.result = FrameResult(
-            frame.fence, self.started_ns, self.clock(), duration_ns, () if self.error else lanes, self.error
-        )
-        self.error = None
-        self.lane_errors = {}
-
-    def _run(self, slot: int, length: int, resident: Resident) -> LaneResult:
-        if slot in self.lane_errors:
-            return LaneResult(0, (), self.lane_errors[slot])
-        consumed = 0
-        if resident.cursor < len(resident.prompt):
-            consumed = length
-            resident.cursor += length
-            if resident.cursor < len(resident.prompt):
-                return LaneResult(consumed, ())
-        script = self.scripts.get(resident.prompt[0], [])
-        token = script[resident.emitted] if resident.emitted < len(script) else WORD
-        resident.emitted += 1
-        return LaneResult(consumed, (token,))
-
-    def collect(self) -> FrameResult | None:
-        if self.automatic and self.running is not None:
-            self.finish()
-        result, self.result = self.result, None
-        return result
-
-    def held_pages(self) -> int:
-        return sum(r.pages for r in [*self.residents.values(), *self.closing])
-
-    def free_pages(self) -> int:
-        return self.limits.kv_pages - self.held_pages()
-
-    def busy_ns(self) -> int:
-        return self.busy
-
-    def shut_down(self, abandon) -> None:
-        pass
+from tests.engine.fake_device import STOP, Clock, FakeDevice
 
 
 class FakeJournal:
@@ -225,7 +89,11 @@ class Rig:
 
     def __init__(self, tmp_path, **device) -> None:
         settings = Settings(
-            data_dir=str(tmp_path), database="sqlite://", threads=1, queue_limit=device.pop("queue_limit", 32)
+            data_dir=str(tmp_path),
+            database="sqlite://",
+            threads=1,
+            queue_limit=device.pop("queue_limit", 32),
+            verification=device.pop("verification", "adaptive"),
         )
         self.events: list[tuple[str, list]] = []
         self.clock = Clock()
@@ -256,10 +124,13 @@ class Rig:
             output,
             more.pop("sampling", Sampling(0.0)),
             more.pop("stop", [STOP]),
-            False,
+            more.pop("host_stop", False),
             more.pop("arrived_ns", self.clock()),
             more.pop("tokenize_ns", 0),
             more.pop("traceparent", None),
+            more.pop("boundaries", []),
+            more.pop("logprobs", None),
+            more.pop("prompt_logprobs", None),
         )
         assert not more
         self.transport.inbox.append((client, message))
@@ -284,6 +155,7 @@ class Rig:
         """What must hold after every iteration."""
         assert self.device.free_pages() >= 0
         open_slots = {r.handle.slot for r in self.core.table if r.handle is not None}
+        open_slots |= {handle.slot for handle in self.core.leaving}
         assert set(self.device.residents) == open_slots
         assert self.core.scheduler.resident_count >= len(open_slots)
 

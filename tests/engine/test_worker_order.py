@@ -118,7 +118,7 @@ def test_the_scheduler_learns_of_each_publication_at_its_time(rig):
     state.refresh()
     assert state.slots[0]["last_visible_ns"] == rig.journal.of(OutputPublished)[-1].published_ns
     ages = [lane.age_ms for plan in rig.plans() for lane in plan.lanes]
-    assert ages[1:] == [0.0, 0.0], "what is complete counts as delivered when the next graph is chosen"
+    assert set(ages[1:]) == {0.0}, "what is complete counts as delivered when the next graph is chosen"
 
 
 class Loop:

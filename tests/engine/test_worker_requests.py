@@ -62,9 +62,9 @@ def test_a_request_larger_than_the_pool_is_refused_and_the_next_one_is_served(ma
 
 
 def test_a_request_that_only_the_device_finds_too_large_is_refused_at_once(rig, monkeypatch):
-    monkeypatch.setattr("service.engine.commands._refusal", lambda core, message: None)
+    monkeypatch.setattr("service.engine.submission._refusal", lambda core, message: None)
     rig.submit("big", prompt=480, output=1000)
-    monkeypatch.setattr("service.engine.commands.pages_needed", lambda core, spec: 0)
+    monkeypatch.setattr("service.engine.admission.pages_wanted", lambda core, request: 0)
     rig.submit("tiny")
     rig.settle()
     assert rig.refusal("big").code == "too_long"
@@ -195,7 +195,7 @@ def test_a_failed_lane_ends_its_own_request_only(rig):
     rig.submit("a", output=9)
     rig.submit("b", output=9)
     rig.step()
-    while len(rig.core.in_flight.plan.lanes) < 2:
+    while len(rig.core.in_flight[-1].plan.lanes) < 2:
         rig.device.finish()
         rig.step()
     rig.device.lane_errors[rig.core.table.get("a").handle.slot] = "not finite"

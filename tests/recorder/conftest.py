@@ -110,7 +110,7 @@ def plan(fence: int, requests: list[str], ms: float = 5, **changes) -> PlanCommi
 def completed(fence: int, lanes: int, ms: float = 25, outcome: str = "completed") -> PlanCompleted:
     return PlanCompleted(
         fence, at(ms - 19), at(ms), outcome, 18 * MS, 19 * MS, 0, 18 * MS,
-        [LaneOutcome(number, 3, 1, 0) for number in range(lanes)],
+        [LaneOutcome(number, 3, 1, 1, 2, 3) for number in range(lanes)],
     )  # fmt: skip
 
 

@@ -87,8 +87,8 @@ def test_a_plan_is_stored_with_its_lanes_runners_up_and_outcome(any_store, tmp_p
         "observation_age_ms": 7.0, "margin": 0.25, "candidates": 4, "discovery_ms": 1.5, "queue_depth": 3,
         "frame_slot": 0, "policy_version": 1, "plan_us": 55.5, "started_ns": make.at(9), "completed_at": wall(28),
         "completed_ns": make.at(28), "outcome": "completed", "device_ms": 18.0, "wall_ms": 19.0,
-        "exposed_delivery_ms": 0.0, "prompt_tokens": 6, "output_tokens": 2, "offered_tokens": 0, "draft_tokens": 0,
-        "accepted_tokens": 0, "deliveries": 2,
+        "exposed_delivery_ms": 0.0, "prompt_tokens": 6, "output_tokens": 2, "offered_tokens": 4, "draft_tokens": 6,
+        "accepted_tokens": 2, "deliveries": 2,
     }  # fmt: skip
     assert {name: plan[name] for name in expected} == expected
     lanes = make.rows(any_store, plan_lanes)
@@ -96,6 +96,7 @@ def test_a_plan_is_stored_with_its_lanes_runners_up_and_outcome(any_store, tmp_p
     lane = lanes[3]
     assert (lane["fence"], lane["lane"], lane["request_id"]) == (2, 1, "request-1")
     assert (lane["committed_tokens"], lane["delivered"], lane["published_ns"]) == (1, True, make.at(29))
+    assert (lane["offered_tokens"], lane["accepted_tokens"]) == (2, 1)
     assert (lane["token_price"], lane["age_ms"], lane["lane_value"]) == (2.5, 12.0, 64.0)
     others = make.rows(any_store, plan_alternatives)
     assert [(o["fence"], o["rank"]) for o in others] == [(1, 1), (1, 2), (2, 1), (2, 2)]

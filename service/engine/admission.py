@@ -1,0 +1,126 @@
+"""Step 2, second half: let queued requests in, in their order, while a slot and their KV pages can be had.
+
+A request that its pages keep out blocks those behind it: they would otherwise take the pages that it waits for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from gpu.device import InvalidRequest, PagesExhausted, RequestExceedsPool
+from scheduler.errors import AdmissionError, DuplicateRequest, SlotsFull, SnapshotPending
+from scheduler.records import FinishReason, RequestHandle, RequestSpec
+from service.engine.core import Core
+from service.engine.requests import EngineRequest
+from service.ipc.messages import Refused
+from service.journal.records import RequestAdmitted
+
+
+def admit_waiting(core: Core) -> None:
+    """Admit the head of the queue until one has to wait."""
+    while (request := core.table.head) is not None and not core.stopping:
+        if core.scheduler.resident_count >= core.scheduler.request_slots or not _admit(core, request):
+            return
+
+
+def pages_for(core: Core, tokens: int) -> int:
+    """KV pages that hold `tokens` tokens of one request."""
+    return -(-tokens // core.device.limits.page_tokens)
+
+
+def pages_wanted(core: Core, request: EngineRequest) -> int:
+    """KV pages that must be had together before the request is let in.
+
+    Where pages are taken as frames need them: a prompt and its first output token, after what the prompts of all
+    residents still need. A preempted request waits for all that it and they may ever need.
+    """
+    whole = request.preemptions > 0 or not core.grows
+    wanted = pages_for(core, _target(core, request, whole))
+    if core.grows:
+        wanted += sum(
+            max(0, pages_for(core, _target(core, other, whole)) - pages_for(core, other.cached_now))
+            for other in core.table.residents()
+        )
+    return wanted
+
+
+def _target(core: Core, request: EngineRequest, whole: bool) -> int:
+    """Tokens that need pages: all that may come, with a round's drafts; or the prompt and its first output token."""
+    return request.whole_tokens + core.device.limits.draft_tokens if whole else request.spec.prompt_tokens + 1
+
+
+def _admit(core: Core, request: EngineRequest) -> bool:
+    """Give the head of the queue its slot and pages; False when it has to wait."""
+    free, wanted = core.device.free_pages(), pages_wanted(core, request)
+    spare = free - wanted
+    if spare <= request.refused_at and core.scheduler.resident_count:
+        return False  # it did not fit before, and nothing was given back since
+    core.count_resources()
+    prompt = request.prompt + request.output
+    # A prompt that is to be scored must run whole, and a device without state graphs caches nothing.
+    cached = core.device.match_prefix(prompt) if core.grows and not request.spec.scored else 0
+    wanted -= pages_for(core, cached)
+    if wanted > free:
+        request.refused_at = spare
+        return False
+    spec = dataclasses.replace(request.spec, cached_tokens=cached)
+    try:
+        handle = core.scheduler.admit(spec)
+    except (SlotsFull, DuplicateRequest, SnapshotPending):  # its id may still be in a running graph
+        return False
+    except AdmissionError as error:
+        _refuse(core, request, "invalid", str(error))
+        return True
+    try:
+        _open(core, request, handle, spec, prompt)
+    except PagesExhausted:
+        core.scheduler.cancel(handle)
+        request.refused_at = spare
+        return False
+    except (RequestExceedsPool, InvalidRequest) as error:
+        core.scheduler.cancel(handle)
+        _refuse(core, request, "too_long" if isinstance(error, RequestExceedsPool) else "invalid", str(error))
+        return True
+    if cached and wanted > core.device.free_pages():
+        # The cached prefix counted as free until now: beside it there is not enough left for the rest.
+        core.scheduler.cancel(handle)
+        core.device.close_request(handle.slot)
+        request.refused_at = spare
+        return False
+    _admitted(core, request, handle, spec)
+    return True
+
+
+def _open(core: Core, request: EngineRequest, handle: RequestHandle, spec: RequestSpec, prompt: list[int]) -> None:
+    parameters = request.parameters
+    if parameters.prompt_logprobs is not None and not spec.scored:  # told in an earlier life
+        parameters = dataclasses.replace(parameters, prompt_logprobs=None)
+    core.device.open_request(
+        handle.slot,
+        prompt,
+        spec.max_output_tokens,
+        parameters,
+        cached_tokens=spec.cached_tokens,
+        boundaries=spec.message_boundaries,
+        emitted_before=request.emitted_before,
+    )
+
+
+def _admitted(core: Core, request: EngineRequest, handle: RequestHandle, spec: RequestSpec) -> None:
+    """A request is admitted once, as the client sees it: later lives are no news."""
+    request.spec = spec
+    core.table.admit(request, handle)
+    request.consume(spec.cached_tokens)
+    if not core.grows:
+        request.prompt = []
+    if request.preemptions == 0:
+        core.metrics.prefix(spec.cached_tokens, spec.prompt_tokens - spec.cached_tokens)
+        core.records.append(
+            RequestAdmitted(request.request_id, handle.slot, handle.generation, core.now_ns, spec.cached_tokens)
+        )
+
+
+def _refuse(core: Core, request: EngineRequest, code: str, why: str) -> None:
+    """What the checks at its arrival could not know: it can never run here."""
+    core.say(request.client, Refused(request.request_id, code, why))
+    core.end(request, FinishReason.ERROR, why, core.now_ns)
