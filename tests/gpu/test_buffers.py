@@ -1,35 +1,98 @@
-"""Static inputs hold exactly the lanes and legal padding, whatever ran before."""
+"""Static inputs hold the lanes and legal padding, whatever ran before; rows are laid as the obvious loop says."""
 
+import numpy as np
 import pytest
-from lane_works import resident, tokens_at
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpu.pages import PADDING_PAGE, PADDING_WRITE_ROW, ZERO_ROW
-from gpu.programs.buffers import ProgramBuffers
+from gpu.pages import PADDING_PAGE, PADDING_WRITE_ROW, PAGE_TOKENS, ZERO_ROW
+from gpu.programs.attention import read_rows
+from gpu.programs.interface import LaneInput
+from gpu.programs.lanes import LaneBuffers
+from gpu.programs.rows import RowLayout, kv_rows
+from gpu.state import SlotState
+
+CPU = torch.device("cpu")
+SLOTS, COLUMNS, BATCH, WIDTH, PROMPT = 6, 4, 4, 3, 9
 
 
 def test_the_whole_tail_is_refilled():
-    buffers = ProgramBuffers(lanes=4, rows=4, columns=8)
-    long = [resident([1] * 100, first_page=1 + 8 * lane) for lane in range(4)]
-    buffers.fill(tuple(tokens_at(request, [9], 100) for request in long))
-    buffers.fill((tokens_at(resident([1] * 4, outputs=20, first_page=50), [7], 17),))
-    assert buffers.token_ids.tolist() == [7, 0, 0, 0]
-    assert buffers.positions.tolist() == [17, 0, 0, 0]
-    assert buffers.write_rows.tolist() == [51 * 16 + 1] + [PADDING_WRITE_ROW] * 3
-    assert buffers.page_table.tolist() == [[50, 51] + [PADDING_PAGE] * 6] + [[PADDING_PAGE] * 8] * 3
+    buffers = LaneBuffers(4, 2, 5, SLOTS, CPU)
+    copies, prompt = np.array([7, 8]), np.arange(1, 6)
+    buffers.upload([LaneInput(slot, rows=3, copies=copies) for slot in range(3)] + [LaneInput(4, prompt)])
+    assert buffers.prefill_row.tolist() == [3]
+    assert buffers.lengths.tolist() == [3, 3, 3, 5]
+    buffers.upload([LaneInput(5, np.array([9]), finishes=False), LaneInput(1, rows=2, copies=copies)])
+    assert buffers.slots.tolist() == [5, 1, SLOTS, SLOTS]
+    assert buffers.lengths.tolist() == [1, 2, 0, 0]
+    assert buffers.draws.tolist() == [0, 1, 0, 0]
+    assert buffers.copied.tolist() == [0, 1, 0, 0]
+    assert buffers.copies.tolist() == [[0, 0], [7, 0], [0, 0], [0, 0]]
+    assert buffers.prompt.tolist() == [9, 0, 0, 0, 0]
+    assert buffers.prefill_row.tolist() == [0]
+    assert buffers.prefill_row.dtype == torch.int32
+    assert buffers.learned_lanes() == []
+    buffers.upload([LaneInput(2, rows=3)])
+    assert buffers.prefill_row.tolist() == [-1]
+    assert buffers.learned_lanes() == [0]
 
 
-@pytest.mark.parametrize(
-    ("position", "columns"), [(0, 1), (15, 1), (16, 2), (31, 2), (32, 3), (63, 4), (64, 5), (127, 8)]
+def state_of(cursors) -> SlotState:
+    """Slot s owns pages 10 s + 1, 10 s + 2, …"""
+    state = SlotState(SLOTS, COLUMNS, 2, torch.float32)
+    for slot, cursor in enumerate(cursors):
+        state.open(slot)
+        state.cursor[slot] = cursor
+        state.set_pages(slot, 0, [10 * slot + 1 + column for column in range(COLUMNS)])
+    return state
+
+
+@given(
+    slots=st.permutations(range(SLOTS)),
+    lengths=st.lists(st.integers(1, WIDTH), min_size=1, max_size=BATCH),
+    prompt=st.one_of(st.none(), st.tuples(st.integers(0, BATCH - 1), st.integers(1, PROMPT))),
+    cursors=st.lists(st.integers(1, 40), min_size=SLOTS, max_size=SLOTS),
+    fixed=st.booleans(),
 )
-def test_the_page_columns_follow_the_longest_lane(position, columns):
-    buffers = ProgramBuffers(lanes=2, rows=2, columns=8)
-    works = (tokens_at(resident([1] * 112), [9], 0), tokens_at(resident([1] * 112), [9], position))
-    assert buffers.fill(works) == columns
+def test_rows_are_laid_lane_after_lane(slots, lengths, prompt, cursors, fixed):
+    lane_inputs = [LaneInput(slots[lane], rows=length) for lane, length in enumerate(lengths)]
+    if prompt is not None and not fixed:
+        at, count = min(prompt[0], len(lengths) - 1), prompt[1]
+        lane_inputs[at] = LaneInput(slots[at], np.arange(100, 100 + count))
+    state = state_of(cursors)
+    buffers = LaneBuffers(BATCH, WIDTH - 1, PROMPT, SLOTS, CPU)
+    buffers.upload(lane_inputs)
+    row_count = BATCH * WIDTH if fixed else PROMPT + (BATCH - 1) * WIDTH
+    tokens = torch.arange(BATCH * WIDTH).view(BATCH, WIDTH) + 1000
+    rows = RowLayout(BATCH, row_count, WIDTH if fixed else None, CPU).lay(buffers.lengths, tokens, buffers, state)
+
+    expected = [(0, 0, PADDING_WRITE_ROW)] * row_count
+    row = 0
+    for lane, given_lane in enumerate(lane_inputs):
+        row = lane * WIDTH if fixed else row
+        assert int(rows.starts[lane]) == row
+        is_prompt = given_lane.prompt is not None
+        for offset in range(len(given_lane.prompt) if is_prompt else given_lane.rows):
+            position = cursors[given_lane.slot] + offset
+            token = 100 + offset if is_prompt else int(tokens[lane, offset])
+            page = 10 * given_lane.slot + 1 + position // PAGE_TOKENS
+            expected[row] = (token, position, page * PAGE_TOKENS + position % PAGE_TOKENS)
+            row += 1
+    columns = (rows.token_ids, rows.positions, rows.write_rows)
+    assert list(zip(*(column.tolist() for column in columns), strict=True)) == expected
 
 
-def test_positions_after_the_last_one_read_the_zero_row():
-    buffers = ProgramBuffers(lanes=2, rows=2, columns=8)
-    columns = buffers.fill((tokens_at(resident([1] * 30, first_page=5), [9], 17),))
-    lane, padding = buffers.read_rows(columns, buffers.positions).tolist()
-    assert lane == list(range(80, 98)) + [ZERO_ROW] * 14
-    assert padding == [PADDING_WRITE_ROW] + [ZERO_ROW] * 31
+def test_no_row_is_written_into_the_zero_row_whatever_the_page_table_lacks():
+    state = state_of([1])
+    state.page_table[0, 1:] = PADDING_PAGE
+    positions = torch.arange(15, 19)
+    rows = kv_rows(state, torch.zeros(4, dtype=torch.int64), positions, torch.ones(4, dtype=torch.bool))
+    assert rows.tolist() == [PAGE_TOKENS + 15, *[PADDING_WRITE_ROW] * 3]
+
+
+@pytest.mark.parametrize("last", [-1, 0, 15, 16, 31])
+def test_positions_after_the_last_one_read_the_zero_row(last):
+    (rows,) = read_rows(torch.tensor([[5, 9]]), torch.tensor([last])).tolist()
+    own = [*range(80, 96), *range(144, 160)][: last + 1]
+    assert rows == own + [ZERO_ROW] * (32 - len(own))

@@ -4,14 +4,12 @@ import pathlib
 
 import pytest
 import torch
-from lane_works import whole_prompt
+from program_host import ProgramHost
 from tiny_checkpoint import write_tiny_checkpoint
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from gpu.model.source import expected_shapes
 from gpu.model.weights import load_model, open_source
-from gpu.pages import KvCache
-from gpu.programs.prefill import PrefillProgram
 from gpu.reference.forward import sequence_logits
 
 PROMPT = [5, 200, 13, 13, 77, 250, 1, 0, 99, 31, 62, 128, 3, 17, 42, 42, 180, 7, 55, 201, 90, 11]
@@ -39,10 +37,9 @@ VARIANTS = {
 def last_logits(path: pathlib.Path, prompt: list[int], dtype=torch.float32) -> torch.Tensor:
     source = open_source(path)
     model = load_model(source, dtype, context_tokens=512)
-    cache = KvCache(source.config, 32, dtype)
-    program = PrefillProgram(model, cache, 64, columns=32)
-    with torch.inference_mode():
-        return torch.from_numpy(program.run((whole_prompt(prompt),))[0])
+    host = ProgramHost(model)
+    host.open(0, prompt)
+    return torch.from_numpy(host.prefill(0))
 
 
 def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
