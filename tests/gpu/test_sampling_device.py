@@ -179,6 +179,39 @@ def test_lanes_without_drafts_are_plain_draws():
     assert found.survival.shape == (LANES, 0)
 
 
+def one_lane(logits, parameters, drafts, q=None):
+    """Emitted tokens of one lane [rows, vocab], and its one slot."""
+    table = DeviceSamplingTable(1, logits.shape[1])
+    table.open(0, parameters, [])
+    first = torch.tensor([0])
+    inputs = DeviceRound(
+        slots=first,
+        first_row=first,
+        rows=torch.tensor([len(drafts) + 1]),
+        drafts=torch.tensor([drafts], dtype=torch.int64),
+        indices=first,
+        copies=torch.tensor([q is None]),
+        q=q,
+    )
+    return device_verify(torch.from_numpy(logits), inputs, table).emitted[0].tolist()
+
+
+def test_an_empty_residual_falls_back_to_the_target():
+    q = torch.tensor([[[0.6, 0.6]]])  # as rounding may leave it: above p everywhere
+    rows = np.zeros((2, 2), dtype=np.float32)
+    assert {one_lane(rows, SamplingParameters(seed=seed), [0], q)[0] for seed in range(40)} == {0, 1}
+
+
+def test_top_k_keeps_the_lower_ids_among_equals_and_top_p_all_of_them():
+    rows = np.zeros((1, 300), dtype=np.float32)
+    rows[0, 40:] = 3.0
+    cut = {one_lane(rows, SamplingParameters(seed=seed, top_k=2), [])[0] for seed in range(40)}
+    assert cut == {40, 41}
+    rows[0, 43:] = 0.0
+    kept = {one_lane(rows, SamplingParameters(seed=seed, top_p=0.01), [])[0] for seed in range(60)}
+    assert kept == {40, 41, 42}
+
+
 def test_drafts_are_the_hosts():
     rounds = Rounds(6, True)
     logits = (rounds.generator.normal(size=(LANES, 11)) * 2).astype(np.float32)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu.device import SamplingParameters
@@ -23,7 +23,6 @@ def assert_close(found, expected):
     )
 
 
-@settings(deadline=None)
 @given(
     vocab=st.integers(1, 900),
     alternatives=st.integers(0, 20),
