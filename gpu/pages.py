@@ -122,11 +122,18 @@ class KvCache:
     Row r is token r % 16 of page r // 16. `layers` defaults to the model's; a draft head's layer comes after them.
     """
 
-    def __init__(self, config: ModelConfig, pages: int, dtype: torch.dtype, layers: int | None = None) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        pages: int,
+        dtype: torch.dtype,
+        layers: int | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
         rows, width = (pages + 1) * PAGE_TOKENS, config.kv_heads * config.head_dim
         count = config.layers if layers is None else layers
-        self.keys = tuple(_rows(rows, width, dtype) for _ in range(count))
-        self.values = tuple(_rows(rows, width, dtype) for _ in range(count))
+        self.keys = tuple(_rows(rows, width, dtype, device) for _ in range(count))
+        self.values = tuple(_rows(rows, width, dtype, device) for _ in range(count))
 
 
 def page_bytes(config: ModelConfig, dtype: torch.dtype, layers: int | None = None) -> int:
@@ -135,8 +142,8 @@ def page_bytes(config: ModelConfig, dtype: torch.dtype, layers: int | None = Non
     return 2 * count * PAGE_TOKENS * config.kv_heads * config.head_dim * dtype.itemsize
 
 
-def _rows(rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
+def _rows(rows: int, width: int, dtype: torch.dtype, device: torch.device | str) -> torch.Tensor:
     """Untouched memory but for the padding page, so that a large pool costs nothing until it is used."""
-    memory = torch.empty((rows, width), dtype=dtype)
+    memory = torch.empty((rows, width), dtype=dtype, device=device)
     memory[:PAGE_TOKENS].zero_()
     return memory

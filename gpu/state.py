@@ -62,5 +62,6 @@ class SlotState:
 
     def set_pages(self, slot: int, first_column: int, pages: Sequence[int]) -> None:
         """Enter `pages` into the slot's table from `first_column` on; the rest of the row stays."""
-        entries = torch.tensor(list(pages), dtype=torch.int64, device=self.device)
-        self.page_table[slot, first_column : first_column + len(entries)] = entries
+        on_cuda = self.device.type == "cuda"  # pinned memory is copied without waiting for the programs before
+        entries = torch.tensor(list(pages), dtype=torch.int64, pin_memory=on_cuda)
+        self.page_table[slot, first_column : first_column + len(entries)].copy_(entries, non_blocking=True)

@@ -59,7 +59,8 @@ class OutputHead:
 def make_embedding_and_head(table: torch.Tensor, head: torch.Tensor) -> tuple[TokenEmbedding, OutputHead]:
     """The two ends of the model; pass the same tensor [vocab, hidden] twice when they are tied."""
     many_rows = make_linear(head)
-    if table is not head or table.dtype != torch.float32:  # a bfloat16 product with the transposed table is slow
+    shares_transposed = table is head and table.dtype == torch.float32 and table.device.type == "cpu"
+    if not shares_transposed:  # a bfloat16 product with the transposed table is slow
         return RowEmbedding(table), OutputHead(None, many_rows)
     transposed = table.t().contiguous()
     return ColumnEmbedding(transposed), OutputHead(transposed, many_rows)

@@ -74,10 +74,12 @@ def multiplies_bfloat16() -> bool:
 
 
 def make_linear(weight: torch.Tensor, one_row_copies: bool = False) -> Linear:
-    """The quickest Linear for a weight [outputs, inputs] on this CPU.
+    """The quickest Linear for a weight [outputs, inputs] on this CPU; a weight on another device stays as it is.
 
     `one_row_copies` allows a second copy of a weight with more outputs than inputs; others gain nothing from one.
     """
+    if weight.device.type != "cpu":
+        return PlainLinear(weight)
     if weight.dtype == torch.float32 and can_pack():
         return PackedLinear(weight, one_row_copies and weight.shape[0] > weight.shape[1])
     if weight.dtype == torch.bfloat16 and not multiplies_bfloat16():

@@ -52,13 +52,19 @@ def open_source(path: pathlib.Path) -> WeightSource:
     raise ModelError(f"there is no model at {path}")
 
 
-def load_model(source: WeightSource, dtype: torch.dtype, context_tokens: int, one_row_copies: bool = False) -> Model:
+def load_model(
+    source: WeightSource,
+    dtype: torch.dtype,
+    context_tokens: int,
+    one_row_copies: bool = False,
+    device: torch.device | str = "cpu",
+) -> Model:
     """Read, check, fuse and pack every weight. Raises ModelError on a missing tensor or one of the wrong shape.
 
-    `one_row_copies` spends half as much memory again on float32 layers to make one-row steps quicker.
+    `one_row_copies` spends half as much memory again on float32 layers to make one-row steps quicker on a CPU.
     """
     config = source.config
-    reader = _CheckedReader(source, dtype)
+    reader = _CheckedReader(source, dtype, torch.device(device))
     table = reader.read(EMBEDDING)
     head = table if config.tied_embeddings else reader.read(OUTPUT_HEAD)
     embedding, output_head = make_embedding_and_head(table, head)
@@ -72,17 +78,18 @@ def load_model(source: WeightSource, dtype: torch.dtype, context_tokens: int, on
         layers=tuple(_load_layer(reader, layer, one_row_copies) for layer in range(config.layers)),
         final_norm=reader.read(FINAL_NORM),
         head=output_head,
-        cosines=cosines,
-        sines=sines,
+        cosines=cosines.to(device),
+        sines=sines.to(device),
     )
 
 
 class _CheckedReader:
-    """Reads tensors of the expected shapes, converted to the model's precision."""
+    """Reads tensors of the expected shapes, converted to the model's precision, onto its device."""
 
-    def __init__(self, source: WeightSource, dtype: torch.dtype) -> None:
+    def __init__(self, source: WeightSource, dtype: torch.dtype, device: torch.device) -> None:
         self._source = source
         self._dtype = dtype
+        self._device = device
         self._shapes = expected_shapes(source.config)
 
     def read(self, *names: str) -> torch.Tensor:
@@ -94,7 +101,7 @@ class _CheckedReader:
         tensor = self._source.tensor(name)
         if tuple(tensor.shape) != self._shapes[name]:
             raise ModelError(f"{name} has the shape {tuple(tensor.shape)}, expected {self._shapes[name]}")
-        return tensor.to(self._dtype)
+        return tensor.to(device=self._device, dtype=self._dtype)
 
 
 def _load_layer(reader: _CheckedReader, layer: int, one_row_copies: bool) -> LayerWeights:

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 
 import torch
 
-from gpu.device import InvalidFrame, InvalidSettings
+from gpu.device import InvalidFrame, InvalidSettings, TokenLogprobs
 from gpu.programs.attention import writing_attention
 from gpu.programs.drafting import Drafter
 from gpu.programs.forward import hidden_states, logits
-from gpu.programs.interface import ExecutionStyle, LaneInput, LaneOutput, ProgramContext, RoundOutput
+from gpu.programs.interface import ExecutionStyle, LaneInput, ProgramContext, RoundOutput
 from gpu.programs.lanes import LaneBuffers
+from gpu.programs.outputs import RunOutputs, round_output
 from gpu.programs.placement import Columns, make_placement
 from gpu.programs.prompt_scores import PromptScores
 from gpu.programs.rows import TokenRows
@@ -39,7 +40,8 @@ class InferenceProgram:
         device = context.state.device
         if shape.allocation is Allocation.DEVICE and context.allocate_rows is None:
             raise InvalidSettings(f"{shape.label} divides its rows on the device, and no allocator was given")
-        self.lanes = LaneBuffers(batch, depth, shape.prefill_capacity, context.state.padding_slot, device)
+        extents = batch, depth, shape.prefill_capacity, context.state.padding_slot
+        self.lanes = LaneBuffers(*extents, device, queued=context.style is ExecutionStyle.CAPTURED)
         self._placement = make_placement(shape, context, self.lanes)
         self._columns = Columns(context.style, context.state)
         self._lane_tokens = torch.zeros((batch, max(width, depth + 1)), dtype=torch.int64, device=device)
@@ -54,6 +56,7 @@ class InferenceProgram:
         self._scores = PromptScores(context) if shape.kind is GraphKind.SCORED_PREFILL else None
         self._keeps_hidden = self._drafter is not None or self._scores is not None
         self._lengths = self.lanes.lengths
+        self._first_rows = self._lengths
         self.logits = torch.empty(0)
 
     @property
@@ -70,8 +73,16 @@ class InferenceProgram:
 
     def upload(self, lanes: Sequence[LaneInput]) -> None:
         """Write the static inputs. Raises InvalidFrame when the lanes do not fit; nothing was written then."""
+        self.send(self.stage(lanes))
+
+    def stage(self, lanes: Sequence[LaneInput]) -> int:
+        """Put the inputs into host memory and say where, for send(). Raises InvalidFrame as upload() does."""
         self._check_rows(lanes)
-        self.lanes.upload(lanes)
+        return self.lanes.stage(lanes)
+
+    def send(self, turn: int) -> None:
+        """Bring what stage() put at `turn` to the device."""
+        self.lanes.send(turn)
 
     def execute(self) -> None:
         """Everything between inputs and outputs."""
@@ -83,6 +94,7 @@ class InferenceProgram:
         attend = writing_attention(context.cache, rows.write_rows, self._placement.mix(rows, lengths))
         hidden = hidden_states(context.model, rows.token_ids, rows.positions, attend)
         logit_rows, first_rows = self._placement.logit_rows(rows, lengths)
+        self._first_rows = first_rows
         self.logits = logits(context.model, hidden if logit_rows is None else hidden.index_select(0, logit_rows))
         drawn_lengths = torch.where(self.lanes.is_prompt(), 1, lengths)
         sampler.verify(self.logits, RoundRows(drawn_lengths, first_rows, self._lane_tokens[:, 1:]))
@@ -90,27 +102,25 @@ class InferenceProgram:
 
     def download(self, lanes: Sequence[LaneInput]) -> RoundOutput:
         """What the run did, for its lanes in order."""
-        verdict, count = self._sampler.verdict, len(lanes)
-        logprobs = self._sampler.logprobs
-        counts, finite = verdict.counts.tolist(), verdict.finite.tolist()
-        emitted, lengths = verdict.emitted.tolist(), self._lengths.tolist()
-        outputs = tuple(
-            LaneOutput(
-                emitted=tuple(emitted[row][: counts[row]]),
-                accepted=max(counts[row] - 1, 0),
-                offered=lengths[row] - 1 if lane.prompt is None else 0,
-                finite=finite[row],
-                logprobs=logprobs[row],
-                prompt_logprobs=self._scores.entries(lane) if self._scores is not None and finite[row] else (),
-            )
-            for row, lane in enumerate(lanes)
+        return round_output(self.outputs, lanes, self._sampler.logprobs, self.prompt_logprobs)
+
+    @property
+    def outputs(self) -> RunOutputs:
+        """What the latest run left, on the device."""
+        verdict = self._sampler.verdict
+        return RunOutputs(
+            emitted=verdict.emitted,
+            counts=verdict.counts,
+            lengths=self._lengths,
+            finite=verdict.finite,
+            first_rows=self._first_rows,
+            survival=verdict.survival,
+            conditional=None if self._drafter is None else self._drafter.conditional,
         )
-        if not self.shape.draft_depth:
-            return RoundOutput(outputs)
-        confidence = None
-        if self._drafter is not None:
-            confidence = self._drafter.conditional[:count].cpu().numpy().copy()
-        return RoundOutput(outputs, confidence, verdict.survival[:count].cpu().numpy().copy())
+
+    def prompt_logprobs(self, lane: LaneInput) -> tuple[TokenLogprobs, ...]:
+        """Those of the lane's prompt tokens in the latest run; none but after scored prefill."""
+        return () if self._scores is None else self._scores.entries(lane)
 
     def _draft(self) -> None:
         """Fill lane_tokens: pending token, then copies or learned drafts."""

@@ -20,22 +20,38 @@ class LaneBuffers:
     (their upper limit under device allocation), 0 for inactive lanes. draws [B]: 1 where a token is drawn. copied [B]:
     number of copy proposals, 0 for learned ones. copies [B, D]: their ids. prompt [C]: the prompt row's tokens.
     prefill_row int32 [1]: the prompt's lane, -1 for none.
+
+    Where runs are queued, stage() fills one of two copies in turn, so that the next run can be staged while the copy
+    of the one before is still being read. Otherwise the inputs themselves are filled.
     """
 
     def __init__(
-        self, lanes: int, draft_depth: int, prompt_tokens: int, padding_slot: int, device: torch.device
+        self,
+        lanes: int,
+        draft_depth: int,
+        prompt_tokens: int,
+        padding_slot: int,
+        device: torch.device,
+        queued: bool = False,
     ) -> None:
-        sizes = (lanes, lanes, lanes, lanes, lanes * draft_depth, prompt_tokens)
-        staging = torch.zeros(sum(sizes), dtype=torch.int64, pin_memory=device.type == "cuda")
-        self._on_host = device.type == "cpu"
-        self._staging = staging
-        self._inputs = staging if self._on_host else torch.zeros(sum(sizes), dtype=torch.int64, device=device)
-        self._staged_prefill_row = torch.full((1,), NO_PREFILL_ROW, dtype=torch.int32)
-        self.prefill_row = self._staged_prefill_row.to(device)
-        self.slots, self.lengths, self.draws, self.copied, copies, self.prompt = torch.split(self._inputs, list(sizes))
+        """`queued`: up to two runs are staged before the first of them is sent and has run."""
+        sizes = (lanes, lanes, lanes, lanes, lanes * draft_depth, prompt_tokens, 1)
+        total = sum(sizes)
+        self._staging = torch.zeros(total, dtype=torch.int64)
+        self._copies_in_turn: tuple[torch.Tensor, ...] = ()
+        self._inputs = self._staging
+        if queued or device.type != "cpu":
+            pinned = device.type == "cuda"
+            self._copies_in_turn = tuple(torch.zeros(total, dtype=torch.int64, pin_memory=pinned) for _ in range(2))
+            self._inputs = torch.zeros(total, dtype=torch.int64, device=device)
+        self._turn = 0
+        self.prefill_row = torch.full((1,), NO_PREFILL_ROW, dtype=torch.int32, device=device)
+        parts = torch.split(self._inputs, list(sizes))
+        self.slots, self.lengths, self.draws, self.copied, copies, self.prompt, self._sent_prefill_row = parts
         self.copies = copies.view(lanes, draft_depth)
-        host = np.split(staging.numpy(), np.cumsum(sizes)[:-1])
-        self.host_slots, self.host_lengths, self.host_draws, self._copied, host_copies, self._prompt = host
+        host = np.split(self._staging.numpy(), np.cumsum(sizes)[:-1])
+        self.host_slots, self.host_lengths, self.host_draws, self._copied, host_copies, self._prompt = host[:-1]
+        self._staged_prefill_row = host[-1]
         self._copies = host_copies.reshape(lanes, draft_depth)
         self.padding_slot = padding_slot
         self._dense = torch.arange(lanes, device=device)
@@ -43,7 +59,11 @@ class LaneBuffers:
         self.upload(())
 
     def upload(self, lanes: Sequence[LaneInput]) -> None:
-        """Write the lanes in dense order, and padding into everything that they do not use.
+        """stage() and send()."""
+        self.send(self.stage(lanes))
+
+    def stage(self, lanes: Sequence[LaneInput]) -> int:
+        """Write the lanes in dense order, and padding into everything that they do not use; returns what to send.
 
         Raises InvalidFrame when they do not fit; nothing was written then.
         """
@@ -61,9 +81,16 @@ class LaneBuffers:
             elif lane.copies is not None and lane.rows > 1:
                 self._copied[row] = lane.rows - 1
                 self._copies[row, : lane.rows - 1] = lane.copies[: lane.rows - 1]
-        if not self._on_host:
-            self._inputs.copy_(self._staging, non_blocking=True)
-        self.prefill_row.copy_(self._staged_prefill_row, non_blocking=True)
+        if self._copies_in_turn:
+            self._turn ^= 1
+            self._copies_in_turn[self._turn].copy_(self._staging)
+        return self._turn
+
+    def send(self, turn: int) -> None:
+        """Bring what stage() wrote to the device, without waiting."""
+        if self._copies_in_turn:
+            self._inputs.copy_(self._copies_in_turn[turn], non_blocking=True)
+        self.prefill_row.copy_(self._sent_prefill_row)
 
     def is_prompt(self) -> torch.Tensor:
         """Bool [B]: whether the lane is the prompt row."""

@@ -27,12 +27,16 @@ class InitProgram:
 
     def run(self, slots: Sequence[int]) -> None:
         """Clear `slots`; () warms up. Raises InvalidFrame when there are more than B."""
+        self.upload(slots)
+        with torch.inference_mode():
+            self.execute()
+
+    def upload(self, slots: Sequence[int]) -> None:
+        """Write the static inputs. Raises InvalidFrame when there are more than B."""
         _check_count(self.shape, len(slots))
         self._staged_slots.fill_(self._state.padding_slot)
         self._staged_slots[: len(slots)] = torch.tensor(slots, dtype=torch.int64)
         self._slots.copy_(self._staged_slots)
-        with torch.inference_mode():
-            self.execute()
 
     def execute(self) -> None:
         """Everything between inputs and state."""
@@ -56,6 +60,12 @@ class CopyProgram:
 
     def run(self, copies: Sequence[StateCopy]) -> None:
         """Copy; () warms up and touches padding only. Raises InvalidFrame when there are more than B."""
+        self.upload(copies)
+        with torch.inference_mode():
+            self.execute()
+
+    def upload(self, copies: Sequence[StateCopy]) -> None:
+        """Write the static inputs. Raises InvalidFrame when there are more than B."""
         _check_count(self.shape, len(copies))
         slots, snapshots = self._state.slots, self._state.snapshot_rows
         # Hidden states are numbered slots first, then snapshot rows; both have their own padding row.
@@ -68,8 +78,6 @@ class CopyProgram:
             rows[lane] = [copy.source_page, copy.target_page, copy.rows, source, target, cursor]
         self._staged.copy_(torch.tensor(rows, dtype=torch.int64).T)
         self._inputs.copy_(self._staged)
-        with torch.inference_mode():
-            self.execute()
 
     def execute(self) -> None:
         """Everything between inputs and state."""
