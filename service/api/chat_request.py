@@ -6,8 +6,8 @@ import dataclasses
 from typing import Any
 
 from service.api.errors import BadRequest
-from service.api.generation_options import CHAT_NEUTRAL, MAX_TOKENS, Options, read_options
-from service.api.json_body import Body, check_names, describe, integer
+from service.api.generation_options import CHAT_NEUTRAL, MAX_TOKENS, MOST_LOGPROBS, Options, read_options
+from service.api.json_body import Body, boolean, check_names, describe, integer
 
 ROLES = ("system", "developer", "user", "assistant")
 _UNSUPPORTED_ROLES = ("tool", "function")
@@ -26,17 +26,26 @@ class ChatRequest:
     options: Options
 
 
-def read_chat_request(body: Body) -> ChatRequest:
+def read_chat_request(body: Body, vocab_size: int) -> ChatRequest:
     """Checks the whole body; raises BadRequest naming the first bad field."""
-    options = read_options(
-        body, {"messages", "max_completion_tokens", "safety_identifier", "prompt_cache_key"}, CHAT_NEUTRAL
-    )
+    known = {"messages", "max_completion_tokens", "top_logprobs", "safety_identifier", "prompt_cache_key"}
+    options = read_options(body, known, CHAT_NEUTRAL, vocab_size, logprobs=_logprobs(body))
     newer = integer(body, "max_completion_tokens", 1, MAX_TOKENS)
     if newer is not None:
         if options.max_tokens is not None:
             raise BadRequest("Give max_completion_tokens or max_tokens, not both.", "max_tokens")
         options = dataclasses.replace(options, max_tokens=newer)
     return ChatRequest(read_messages(body), options)
+
+
+def _logprobs(body: Body) -> int | None:
+    """`logprobs` turns the report on, `top_logprobs` says how many of the likeliest tokens it lists."""
+    count = integer(body, "top_logprobs", 0, MOST_LOGPROBS)
+    if boolean(body, "logprobs"):
+        return count or 0
+    if count:
+        raise BadRequest("top_logprobs needs logprobs to be true.", "top_logprobs")
+    return None
 
 
 def read_messages(body: Body) -> list[dict[str, str]]:

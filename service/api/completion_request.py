@@ -6,8 +6,8 @@ import dataclasses
 from typing import Any
 
 from service.api.errors import BadRequest
-from service.api.generation_options import COMPLETION_NEUTRAL, Options, read_options
-from service.api.json_body import Body, describe
+from service.api.generation_options import COMPLETION_NEUTRAL, MOST_LOGPROBS, Options, read_options
+from service.api.json_body import Body, boolean, describe, integer
 
 DEFAULT_MAX_TOKENS = 16
 _FORMS = "a string, an array of one string, or an array of token ids"
@@ -15,17 +15,44 @@ _FORMS = "a string, an array of one string, or an array of token ids"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """A checked completion. `prompt` is text or token ids, never empty."""
+    """A checked completion. `prompt` is text or token ids, never empty.
+
+    `echo`: the answer begins with the prompt. With it `max_tokens` may be 0: only the prompt is answered.
+    """
 
     prompt: str | list[int]
     options: Options
+    echo: bool
 
 
 def read_completion_request(body: Body, vocab_size: int) -> CompletionRequest:
     """Checks the whole body; raises BadRequest naming the first bad field."""
-    return CompletionRequest(
-        options=read_options(body, {"prompt"}, COMPLETION_NEUTRAL), prompt=read_prompt(body.get("prompt"), vocab_size)
+    echo = boolean(body, "echo")
+    _check_max_tokens(body, echo)
+    options = read_options(
+        body,
+        {"prompt", "echo", "best_of"},
+        COMPLETION_NEUTRAL,
+        vocab_size,
+        logprobs=integer(body, "logprobs", 0, MOST_LOGPROBS),
+        least_tokens=0 if echo else 1,
     )
+    _check_best_of(body, options.choices)
+    return CompletionRequest(read_prompt(body.get("prompt"), vocab_size), options, echo)
+
+
+def _check_max_tokens(body: Body, echo: bool) -> None:
+    value = body.get("max_tokens")
+    if type(value) is int and value == 0 and not echo:
+        raise BadRequest("max_tokens must be an integer from 1; 0 is allowed with echo only.", "max_tokens")
+
+
+def _check_best_of(body: Body, choices: int) -> None:
+    value = body.get("best_of")
+    if value is not None and (type(value) is not int or value != choices):
+        raise BadRequest(
+            "best_of is not supported yet. Leave it out or use the value of n.", "best_of", "unsupported_parameter"
+        )
 
 
 def read_prompt(prompt: Any, vocab_size: int) -> str | list[int]:

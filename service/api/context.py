@@ -65,11 +65,18 @@ class ApiContext:
             raise EngineNotReady(f"{_WHY.get(self.engine.state, 'The engine is not ready')}; try again in a moment.")
         return ready
 
-    def require_room(self) -> None:
-        """Raises QueueFull when as many requests as the server takes are open or being tokenized."""
-        limit = self.settings.queue_limit + self.settings.request_slots
-        if len(self.open) + self.tokenizing >= limit:
-            raise QueueFull(f"The server works on {limit:,} requests already; try again in a moment.")
+    @property
+    def most_open(self) -> int:
+        """The most answers that the server works on at once."""
+        return self.settings.queue_limit + self.settings.request_slots
+
+    def require_room(self, answers: int = 1) -> None:
+        """Raises QueueFull unless this many answers fit beside those that are open or whose text is tokenized."""
+        if len(self.open) + self.tokenizing + answers > self.most_open:
+            raise QueueFull(
+                f"The server works on at most {self.most_open:,} answers at once and has no room for "
+                f"{'another' if answers == 1 else f'{answers:,} more'}; try again in a moment."
+            )
 
     @contextlib.contextmanager
     def tokenize_place(self) -> Iterator[None]:

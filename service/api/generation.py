@@ -1,17 +1,20 @@
-"""One request in flight: the engine's tokens in, pieces of text out."""
+"""One request in flight: the engine's tokens in, pieces of text and their tokens out."""
 
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from service.api.context import ApiContext
 from service.api.errors import GenerationFailed, ShuttingDown
+from service.api.pieces import Piece, scored
+from service.api.prompt_echo import PromptEcho
 from service.ipc.errors import EngineError, EngineLost
-from service.ipc.messages import Submit, Tokens
-from service.text import StopMatcher
+from service.ipc.messages import Submit, Tokens, TokenScore
+from service.text import AnswerText, Release
 
 T = TypeVar("T")
 CUT_OFF = "The server is shutting down; the answer is cut off here."
@@ -23,14 +26,27 @@ class Generation:
     """Enter it, wait for `admitted`, iterate `pieces`, leave it. Leaving early cancels the request in the engine.
 
     `finish_reason` ("stop" or "length") is set once pieces() has ended. `prompt_tokens` and `output_tokens` are
-    the engine's counts so far. `interrupt` ends it with ShuttingDown at once, wherever it waits.
+    the engine's counts so far, `prompt_scores` its log-probabilities of all prompt tokens but the first, where they
+    were asked for. `interrupt` ends it with ShuttingDown at once, wherever it waits.
     """
 
-    def __init__(self, context: ApiContext, submit: Submit, stops: Sequence[str]) -> None:
+    def __init__(
+        self,
+        context: ApiContext,
+        submit: Submit,
+        stops: Sequence[str],
+        *,
+        echo: PromptEcho | None = None,
+        prompt_only: bool = False,
+    ) -> None:
+        """`echo` comes before the answer. `prompt_only`: the answer's tokens are neither published nor counted."""
         self._context = context
         self._submit = submit
-        self._decoder = context.text_model.decoder()
-        self._matcher = StopMatcher(stops)
+        self._echo = echo
+        self._prompt_only = prompt_only
+        self._answer = AnswerText(context.text_model.decoder(), stops, aligned=submit.logprobs is not None)
+        self._scores: collections.deque[TokenScore] = collections.deque()
+        self._answer_start = 0 if echo is None else len(echo.text)
         self._exit = contextlib.AsyncExitStack()
         self._cancel: Callable[[str], None] | None = None
         self._waiting: asyncio.Timeout | None = None
@@ -38,6 +54,7 @@ class Generation:
         self._entering: asyncio.Task[AsyncIterator[Tokens]] | None = None
         self.prompt_tokens = len(submit.prompt_token_ids)
         self.output_tokens = 0
+        self.prompt_scores: list[TokenScore] = []
         self.finish_reason: str | None = None
 
     async def open(self, wait_s: float | None) -> None:
@@ -79,8 +96,8 @@ class Generation:
         if self._waiting is not None:
             self._waiting.reschedule(asyncio.get_running_loop().time())
 
-    async def pieces(self) -> AsyncIterator[str]:
-        """Text as it becomes certain; joined it is the answer.
+    async def pieces(self) -> AsyncIterator[Piece]:
+        """Text as it becomes certain, none of them empty; joined it is the answer.
 
         Raises ShuttingDown, GenerationFailed, EngineLost, and the refusals of open().
         """
@@ -92,22 +109,55 @@ class Generation:
             if tokens is None:
                 raise EngineLost("the engine's answer ended early")
             self._count(tokens)
-            text = self._matcher.feed(self._decoder.feed(tokens.token_ids))
-            if not self._matcher.stopped and tokens.finish_reason in ("stop", "length"):
-                text += self._matcher.feed(self._decoder.finish())
-                text += self._matcher.finish()
-                self.finish_reason = tokens.finish_reason
-            if text:
-                yield text
-            if self._matcher.stopped:
+            for piece in self._pieces_of(tokens):
+                if piece.text or piece.tokens:
+                    yield piece
+            if self._answer.stopped:
                 if tokens.finish_reason is None:
                     await self._settle(stream)
                 self.finish_reason = "stop"
             elif tokens.finish_reason is not None and self.finish_reason is None:
                 raise self._ended_badly(tokens)
 
+    def _pieces_of(self, tokens: Tokens) -> list[Piece]:
+        """What one message of the engine adds; sets `finish_reason` at a good end that no stop string brought."""
+        if self._submit.prompt_logprobs is not None:
+            self.prompt_scores += tokens.prompt_logprobs or ()
+        pieces = [] if self._echo is None else [self._echo.follow(tokens.prompt_logprobs or ())]
+        ended = tokens.finish_reason in ("stop", "length")
+        if tokens.token_ids or ended:
+            self._require_prompt_scores()
+        if self._prompt_only:
+            self.finish_reason = "length" if ended else None
+            return pieces
+        self._take_scores(tokens)
+        pieces.append(self._piece(self._answer.feed(tokens.token_ids)))
+        if ended and not self._answer.stopped:
+            pieces.append(self._piece(self._answer.finish()))
+            self.finish_reason = "stop" if self._answer.stopped else tokens.finish_reason
+        return pieces
+
+    def _piece(self, release: Release) -> Piece:
+        tokens = tuple(scored(self._scores.popleft(), self._answer_start + start) for start in release.starts)
+        return Piece(release.text, tokens)
+
+    def _take_scores(self, tokens: Tokens) -> None:
+        if self._submit.logprobs is None:
+            return
+        scores = tokens.logprobs or []
+        if [score[0] for score in scores] != tokens.token_ids:
+            raise GenerationFailed("The engine could not go on: it sent tokens without their log-probabilities.")
+        self._scores += scores
+
+    def _require_prompt_scores(self) -> None:
+        if self._submit.prompt_logprobs is None:
+            return
+        if len(self.prompt_scores) != len(self._submit.prompt_token_ids) - 1:
+            raise GenerationFailed("The engine could not go on: it did not score the whole prompt.")
+
     def _count(self, tokens: Tokens) -> None:
-        self.prompt_tokens, self.output_tokens = tokens.prompt_tokens, tokens.output_tokens
+        self.prompt_tokens = tokens.prompt_tokens
+        self.output_tokens = 0 if self._prompt_only else tokens.output_tokens
 
     async def _settle(self, stream: AsyncIterator[Tokens]) -> None:
         """After a stop string: end the request and take the engine's last counts. The text is complete already."""

@@ -7,44 +7,34 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from service.api.errors import BadRequest
-from service.api.json_body import Body, boolean, check_names, describe, integer, number, stop_strings, text
+from service.api.json_body import Body, boolean, check_names, describe, integer, stop_strings, text
+from service.api.sampling_options import SAMPLING_FIELDS, read_sampling, read_stop_token_ids
 from service.ipc.messages import Sampling
 
 MAX_TOKENS = 2**31 - 1
-USED = frozenset(
-    {
-        "model",
-        "stream",
-        "stream_options",
-        "max_tokens",
-        "temperature",
-        "top_p",
-        "seed",
-        "stop",
-        "user",
-        "metadata",
-        "store",
-    }
-)
+MOST_CHOICES = 128
+MOST_LOGPROBS = 20
+USED = SAMPLING_FIELDS | {
+    "model",
+    "stream",
+    "stream_options",
+    "max_tokens",
+    "n",
+    "stop",
+    "stop_token_ids",
+    "logprobs",
+    "prompt_logprobs",
+    "user",
+    "metadata",
+    "store",
+}
 _SHARED_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "logit_bias": ({},),
     "service_tier": ("auto", "default"),
     "store": (False,),
 }
-COMPLETION_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    **_SHARED_NEUTRAL,
-    "best_of": (1,),
-    "echo": (False,),
-    "logprobs": (),
-    "suffix": ("",),
-}
+COMPLETION_NEUTRAL: dict[str, tuple[Any, ...]] = {**_SHARED_NEUTRAL, "suffix": ("",)}
 CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = {
     **_SHARED_NEUTRAL,
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     "response_format": ({"type": "text"},),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
@@ -62,18 +52,36 @@ CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Options:
-    """How to answer. `max_tokens` None means the endpoint's default."""
+    """How to answer. `max_tokens` None means the endpoint's default.
+
+    `choices`: answers to the same prompt. `logprobs` and `prompt_logprobs`: the likeliest tokens to report beside each
+    token of the answer and the prompt, from 0 to MOST_LOGPROBS; None reports nothing.
+    """
 
     model: str
     stream: bool
     include_usage: bool
     max_tokens: int | None
+    choices: int
     sampling: Sampling
     stop: tuple[str, ...]
+    stop_token_ids: tuple[int, ...]
+    logprobs: int | None
+    prompt_logprobs: int | None
 
 
-def read_options(body: Body, known: Collection[str], neutral: Mapping[str, tuple[Any, ...]]) -> Options:
-    """Checks every field but the prompt; raises BadRequest naming the first bad one."""
+def read_options(
+    body: Body,
+    known: Collection[str],
+    neutral: Mapping[str, tuple[Any, ...]],
+    vocab_size: int,
+    *,
+    logprobs: int | None,
+    least_tokens: int = 1,
+) -> Options:
+    """Checks every field but the prompt and `logprobs`, which each endpoint reads; raises BadRequest naming the first
+    bad one.
+    """
     check_names(body, {*known, *USED, *neutral})
     _check_neutral(body, neutral)
     model = text(body, "model", 512)
@@ -88,14 +96,25 @@ def read_options(body: Body, known: Collection[str], neutral: Mapping[str, tuple
         model=model,
         stream=stream,
         include_usage=_include_usage(body, stream),
-        max_tokens=integer(body, "max_tokens", 1, MAX_TOKENS),
-        sampling=Sampling(
-            temperature=number(body, "temperature", 0, 2, 1.0),
-            top_p=number(body, "top_p", 0, 1, 1.0, above=True),
-            seed=integer(body, "seed", -(2**63), 2**63 - 1),
-        ),
+        max_tokens=integer(body, "max_tokens", least_tokens, MAX_TOKENS),
+        choices=integer(body, "n", 1, MOST_CHOICES) or 1,
+        sampling=read_sampling(body, vocab_size),
         stop=stop_strings(body),
+        stop_token_ids=read_stop_token_ids(body, vocab_size),
+        logprobs=logprobs,
+        prompt_logprobs=_prompt_logprobs(body, stream),
     )
+
+
+def _prompt_logprobs(body: Body, stream: bool) -> int | None:
+    count = integer(body, "prompt_logprobs", 0, MOST_LOGPROBS)
+    if count is not None and stream:
+        raise BadRequest(
+            "prompt_logprobs come with the whole answer; leave stream out, or use echo and logprobs of "
+            "/v1/completions to stream them.",
+            "prompt_logprobs",
+        )
+    return count
 
 
 def _check_neutral(body: Body, neutral: Mapping[str, tuple[Any, ...]]) -> None:

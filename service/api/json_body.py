@@ -14,6 +14,7 @@ import msgspec
 from service.api.errors import BadRequest
 
 Body = Mapping[str, Any]
+MOST_STOP_STRINGS = 16
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
@@ -96,7 +97,7 @@ def text(body: Body, name: str, longest: int) -> str | None:
     return value
 
 
-def stop_strings(body: Body, most: int = 4, longest: int = 512) -> tuple[str, ...]:
+def stop_strings(body: Body, most: int = MOST_STOP_STRINGS, longest: int = 512) -> tuple[str, ...]:
     """`stop`: null, a string, or up to `most` strings."""
     value = body.get("stop")
     items: Sequence[object] = [] if value is None else value if isinstance(value, list) else [value]

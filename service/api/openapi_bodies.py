@@ -6,11 +6,33 @@ import dataclasses
 
 from litestar.openapi.spec import OpenAPIMediaType, OpenAPIType, Operation, RequestBody, Schema
 
+from service.api.generation_options import MOST_CHOICES, MOST_LOGPROBS
+from service.api.json_body import MOST_STOP_STRINGS
+from service.api.sampling_options import (
+    BIAS_LIMIT,
+    HIGHEST_SEED,
+    LEAST_REPETITION_PENALTY,
+    LOWEST_SEED,
+    MOST_BIASES,
+    MOST_REPETITION_PENALTY,
+    MOST_STOP_TOKENS,
+    PENALTY_LIMIT,
+)
+
+SEED_GUARANTEE = (
+    "With a seed, the output is a function of model, prompt and sampling options, whatever else runs and however it is "
+    "batched, speculated or preempted, up to float rounding of near-equal probabilities. Without a seed the same holds "
+    "for greedy answers (temperature 0). Choice i of n is the answer to a request with n = 1 and seed + i."
+)
 _INTEGER, _NUMBER = Schema(type=OpenAPIType.INTEGER), Schema(type=OpenAPIType.NUMBER)
 _TEXT, _FLAG = Schema(type=OpenAPIType.STRING), Schema(type=OpenAPIType.BOOLEAN)
 _OBJECT = Schema(type=OpenAPIType.OBJECT)
 _TOKENS = Schema(type=OpenAPIType.INTEGER, minimum=1)
-_STOP = Schema(one_of=[_TEXT, Schema(type=OpenAPIType.ARRAY, items=_TEXT, max_items=4)])
+_STOP = Schema(one_of=[_TEXT, Schema(type=OpenAPIType.ARRAY, items=_TEXT, max_items=MOST_STOP_STRINGS)])
+_ECHO = "the answer begins with the prompt, whose tokens are among the log-probabilities"
+_LOGPROB_RULE = (
+    "natural logarithms under the model's own distribution, before any option changes it; none below -9999.0"
+)
 _PROMPT = Schema(
     one_of=[_TEXT, Schema(type=OpenAPIType.ARRAY, items=_INTEGER, description="token ids")],
     description="one prompt; an array of one prompt is taken too",
@@ -24,18 +46,92 @@ _MESSAGE = Schema(
     },
 )
 _MESSAGES = Schema(type=OpenAPIType.ARRAY, items=_MESSAGE, min_items=1)
+
+
+def _number(low: float, high: float, default: float, description: str) -> Schema:
+    return Schema(type=OpenAPIType.NUMBER, minimum=low, maximum=high, default=default, description=description)
+
+
+def _integer(low: int, high: int, description: str) -> Schema:
+    return Schema(type=OpenAPIType.INTEGER, minimum=low, maximum=high, description=description)
+
+
+_SAMPLING = {
+    "temperature": _number(0, 2, 1, "0 takes the likeliest token each time"),
+    "top_p": Schema(
+        type=OpenAPIType.NUMBER,
+        exclusive_minimum=0,
+        maximum=1,
+        default=1,
+        description="keeps the fewest likeliest tokens whose probabilities reach this sum",
+    ),
+    "top_k": Schema(
+        type=OpenAPIType.INTEGER, minimum=-1, default=0, description="keeps so many likeliest tokens; 0 and -1 keep all"
+    ),
+    "min_p": _number(0, 1, 0, "drops tokens below this share of the likeliest token's probability"),
+    "repetition_penalty": _number(
+        LEAST_REPETITION_PENALTY,
+        MOST_REPETITION_PENALTY,
+        1,
+        "divides positive and multiplies negative logits of tokens in prompt or answer",
+    ),
+    "presence_penalty": _number(-PENALTY_LIMIT, PENALTY_LIMIT, 0, "subtracted from logits of tokens in the answer"),
+    "frequency_penalty": _number(
+        -PENALTY_LIMIT, PENALTY_LIMIT, 0, "subtracted from a token's logit for each time it is in the answer"
+    ),
+    "logit_bias": Schema(
+        type=OpenAPIType.OBJECT,
+        max_properties=MOST_BIASES,
+        additional_properties=Schema(type=OpenAPIType.NUMBER, minimum=-BIAS_LIMIT, maximum=BIAS_LIMIT),
+        description="token ids, as strings, and what is added to their logits",
+    ),
+    "seed": _integer(LOWEST_SEED, HIGHEST_SEED, SEED_GUARANTEE),
+}
 _OPTIONS = {
     "model": _TEXT,
     "max_tokens": _TOKENS,
-    "temperature": Schema(type=OpenAPIType.NUMBER, minimum=0, maximum=2, default=1),
-    "top_p": Schema(type=OpenAPIType.NUMBER, exclusive_minimum=0, maximum=1, default=1),
-    "seed": _INTEGER,
+    **_SAMPLING,
+    "n": _integer(1, MOST_CHOICES, "answers to the same prompt, each a request of its own to the engine"),
     "stop": _STOP,
+    "stop_token_ids": Schema(
+        type=OpenAPIType.ARRAY,
+        items=_INTEGER,
+        max_items=MOST_STOP_TOKENS,
+        description="tokens that end the answer and are not part of it",
+    ),
+    "prompt_logprobs": _integer(
+        0,
+        MOST_LOGPROBS,
+        "beside each prompt token but the first, which has null, the likeliest tokens in its place; not with stream; "
+        + _LOGPROB_RULE,
+    ),
     "stream": Schema(type=OpenAPIType.BOOLEAN, default=False),
     "stream_options": Schema(type=OpenAPIType.OBJECT, properties={"include_usage": _FLAG}),
     "user": _TEXT,
     "metadata": _OBJECT,
     "store": Schema(type=OpenAPIType.BOOLEAN, enum=[False]),
+}
+_CHAT_OPTIONS = {
+    **_OPTIONS,
+    "max_completion_tokens": _TOKENS,
+    "logprobs": Schema(
+        type=OpenAPIType.BOOLEAN, default=False, description="each token's log-probability; " + _LOGPROB_RULE
+    ),
+    "top_logprobs": _integer(0, MOST_LOGPROBS, "how many likeliest tokens to list beside each; needs logprobs"),
+}
+_COMPLETION_OPTIONS = {
+    **_OPTIONS,
+    "max_tokens": Schema(
+        type=OpenAPIType.INTEGER,
+        minimum=0,
+        default=16,
+        description="0, with echo only, answers with the prompt alone: one token is computed and not published",
+    ),
+    "logprobs": _integer(
+        0, MOST_LOGPROBS, "each token's log-probability and those of so many likeliest tokens; " + _LOGPROB_RULE
+    ),
+    "echo": Schema(type=OpenAPIType.BOOLEAN, default=False, description=_ECHO),
+    "best_of": Schema(type=OpenAPIType.INTEGER, description="the value of n, or absent"),
 }
 _WHO = {"actor": _TEXT, "note": _TEXT}
 
@@ -50,8 +146,7 @@ class ChatOperation(Operation):
     """POST /v1/chat/completions."""
 
     def __post_init__(self) -> None:
-        newer = {"messages": _MESSAGES, "max_completion_tokens": _TOKENS}
-        self.request_body = _json(["model", "messages"], {**newer, **_OPTIONS})
+        self.request_body = _json(["model", "messages"], {"messages": _MESSAGES, **_CHAT_OPTIONS})
 
 
 @dataclasses.dataclass
@@ -59,7 +154,7 @@ class CompletionOperation(Operation):
     """POST /v1/completions."""
 
     def __post_init__(self) -> None:
-        self.request_body = _json(["model", "prompt"], {"prompt": _PROMPT, **_OPTIONS})
+        self.request_body = _json(["model", "prompt"], {"prompt": _PROMPT, **_COMPLETION_OPTIONS})
 
 
 @dataclasses.dataclass

@@ -1,5 +1,6 @@
 """Text in and out of a model: tokenizer, chat template, incremental decoding and stop strings."""
 
+from service.text.answer_text import AnswerText, Release
 from service.text.decoding import IncrementalDecoder
 from service.text.errors import TemplateError, TextError, TextModelError, UnencodableText
 from service.text.loading import load_text_model
@@ -7,7 +8,9 @@ from service.text.model import TextModel
 from service.text.stopping import StopMatcher
 
 __all__ = [
+    "AnswerText",
     "IncrementalDecoder",
+    "Release",
     "StopMatcher",
     "TemplateError",
     "TextError",

@@ -90,6 +90,42 @@ class TextModel:
         """A fresh decoder for one answer."""
         return IncrementalDecoder(self.table)
 
+    def decode_prompt(self, token_ids: Sequence[int]) -> tuple[str, list[int]]:
+        """The text that a prompt's tokens stand for, and of each token the character where it begins.
+
+        Special tokens appear as they are written in prompts, but for the begin token where the model adds it itself.
+        """
+        decoder = IncrementalDecoder(self.table, written=True)
+        added = int(self.add_bos and self.bos_token_id is not None and token_ids[:1] == [self.bos_token_id])
+        text, starts = decoder.feed_aligned(token_ids[added:])
+        return text + decoder.finish(), [0] * added + starts
+
+    def token_text(self, token_id: int) -> str | bytes | None:
+        """One token alone: its text, its bytes where these are not whole UTF-8, None outside the vocabulary.
+
+        Special tokens are given as they are written in prompts.
+        """
+        if not 0 <= token_id < len(self.table):
+            return None
+        data = self.table.written_bytes_of(token_id)
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError:
+            return data
+
+    def message_boundaries(self, token_ids: Sequence[int]) -> list[int]:
+        """Prompt endpoints of completed chat messages, ascending: behind each token that ends a turn.
+
+        A newline token that follows it, as templates write one, belongs to the message.
+        """
+        ends = frozenset(self.stop_token_ids)
+        last = len(token_ids) - 1
+        return [
+            at + 2 if at < last and self.table.bytes_of(token_ids[at + 1]) == b"\n" else at + 1
+            for at, token_id in enumerate(token_ids)
+            if token_id in ends
+        ]
+
     def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The prompt text of a chat; raises TemplateError when the model has no template or refuses the messages."""
         if self.template is None:

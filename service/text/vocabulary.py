@@ -67,8 +67,12 @@ class TokenTable:
         size = tokenizer.get_vocab_size(with_added_tokens=True)
         vocabulary = tokenizer.get_vocab(with_added_tokens=True)
         self._bytes = [b""] * max(size, max(vocabulary.values(), default=-1) + 1)
+        self._special: dict[int, str] = {}
         for token, token_id in vocabulary.items():
-            self._bytes[token_id] = b"" if token_id in special else to_bytes(token)
+            if token_id in special:
+                self._special[token_id] = token
+            else:
+                self._bytes[token_id] = to_bytes(token)
 
     def __len__(self) -> int:
         return len(self._bytes)
@@ -76,3 +80,12 @@ class TokenTable:
     def bytes_of(self, token_id: int) -> bytes:
         """The token's bytes; empty for special tokens and for ids outside the vocabulary."""
         return self._bytes[token_id] if 0 <= token_id < len(self._bytes) else b""
+
+    def written_bytes_of(self, token_id: int) -> bytes:
+        """As bytes_of(), but a special token's are those of the text that stands for it in a prompt."""
+        special = self._special.get(token_id)
+        return self.bytes_of(token_id) if special is None else special.encode("utf-8")
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether the token is never output as text."""
+        return token_id in self._special

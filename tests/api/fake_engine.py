@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 import httpx
+import msgspec
 import openai
 import sqlalchemy as sa
 from litestar import Litestar
@@ -21,7 +22,7 @@ from service.api.application import create_app
 from service.api.http_server import create_server, listen
 from service.control.policy import PolicyControl
 from service.ipc.errors import EngineError, EngineUnavailable
-from service.ipc.messages import EngineReady, Submit, Tokens
+from service.ipc.messages import EngineReady, Submit, Tokens, TokenScore
 from service.settings import Settings
 from service.text import TextModel
 from service.text.template import ChatTemplate
@@ -60,17 +61,33 @@ def ids(text: str | bytes) -> list[int]:
 
 HOLD = "hold"
 """A step that waits until the request is cancelled, the engine released, or the server stopped."""
-Step = list[int] | str | EngineError | tuple[str, str | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class PromptScores:
+    """A step: a message with the scores of so many more prompt tokens. What is left comes with the first tokens."""
+
+    count: int
+
+
+Step = list[int] | str | EngineError | tuple[str, str | None] | PromptScores
+
+
+def score(token_id: int, count: int) -> TokenScore:
+    """A token's invented score, the token itself the likeliest, then the next ids; exact in binary."""
+    top = [((token_id + place) % READY.vocab_size, -(token_id + 1) / 256 - place) for place in range(count)]
+    return token_id, -(token_id + 1) / 256, top
 
 
 class FakeStream:
-    """Plays a script: token id lists, HOLD, an error, or (finish_reason, error) as the last message."""
+    """Plays a script: token id lists, HOLD, an error, PromptScores, or (finish_reason, error) as the last message."""
 
     def __init__(self, engine: FakeEngine, submit: Submit) -> None:
         self._engine = engine
         self._submit = submit
         self._steps = iter(engine.script(submit))
         self._output = 0
+        self._scored = 1  # prompt tokens, the first of which has no score
         self._ended = False
         self._cancelled = asyncio.Event()
         # Those of this test: a stream that ends late tells nothing to the next one.
@@ -104,14 +121,31 @@ class FakeStream:
         if isinstance(step, tuple):
             return self._last(*step)
         await asyncio.sleep(0)
+        if isinstance(step, PromptScores):
+            return self._message([], step.count)
         self._output += len(step)
-        return Tokens(self._submit.request_id, step, len(self._submit.prompt_token_ids), self._output)
+        return self._message(step)
 
     def _last(self, reason: str, error: str | None) -> Tokens:
         self._ended = True
         self._output += reason == "stop"  # the stop token
-        prompt = len(self._submit.prompt_token_ids)
-        return Tokens(self._submit.request_id, [], prompt, self._output, finish_reason=reason, error=error)
+        return msgspec.structs.replace(self._message([]), finish_reason=reason, error=error)
+
+    def _message(self, token_ids: list[int], prompt_scores: int = CONTEXT) -> Tokens:
+        submit, prompt, told = self._submit, self._submit.prompt_token_ids, self._scored
+        count = submit.prompt_logprobs
+        self._scored = min(told + prompt_scores, len(prompt))
+        return Tokens(
+            submit.request_id,
+            token_ids,
+            len(prompt),
+            self._output,
+            logprobs=None if submit.logprobs is None else [self._score(i, submit.logprobs) for i in token_ids] or None,
+            prompt_logprobs=None if count is None else [self._score(i, count) for i in prompt[told : self._scored]],
+        )
+
+    def _score(self, token_id: int, count: int) -> TokenScore:
+        return self._engine.score(token_id, count)
 
     def cancel(self, reason: str) -> None:
         if not self._ended and not self._cancelled.is_set():
@@ -134,6 +168,7 @@ class FakeEngine:
         self.state: Any = "ready"
         self.ready: EngineReady | None = READY
         self.script: Callable[[Submit], list[Step]] = echo
+        self.score: Callable[[int, int], TokenScore] = score
         self.refusal: EngineError | None = None
         self.slow_refusal = False
         self.submits: list[Submit] = []

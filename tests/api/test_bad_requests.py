@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Iterator
 
 import pytest
-from fake_engine import CONTEXT, MODEL, Api, ids, raw_request
+from fake_engine import CONTEXT, MODEL, Api, ids, raw_request, serving
+
+from service.store.database import open_database
 
 USER = {"role": "user", "content": "Hi"}
 BIG = 2**63
@@ -29,6 +33,17 @@ def refused(answer, status: int, param: str | None = None, code: str | None = No
 @pytest.fixture
 def reaches_engine() -> None:
     """Marks the tests whose requests are good."""
+
+
+@pytest.fixture(scope="module")
+def small_api(_sqlite_template, tmp_path_factory) -> Iterator[Api]:
+    """A server that takes 100 answers at once."""
+    folder = tmp_path_factory.mktemp("small")
+    shutil.copy(_sqlite_template, folder / "helios.db")
+    store = open_database(f"sqlite:///{folder / 'helios.db'}")
+    with serving(store, folder, queue_limit=92, request_slots=8) as made:
+        yield made
+    store.dispose()
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +94,18 @@ def test_max_tokens_must_be_a_positive_integer(api, value, stream):
         ("temperature", [-0.1, 2.1, "1", True, [], 10**400]),
         ("top_p", [0, -1, 1.1, "1", False]),
         ("seed", [1.5, "1", BIG, -BIG - 1, True]),
-        ("stop", [1, "", ["a", ""], ["a", 1], ["a"] * 5, {}, "x" * 513]),
+        ("top_k", [-2, 1.5, "1", True, 2**31]),
+        ("min_p", [-0.1, 1.1, "1", True]),
+        ("repetition_penalty", [0, -1, 0.001, 101, "1", True]),
+        ("presence_penalty", [-2.1, 2.1, "1", True]),
+        ("frequency_penalty", [-2.1, 2.1, "1", True]),
+        ("logit_bias", [1, [], "x", {"5": "1"}, {"5": True}, {"5": None}, {"5": 100.5}, {"5": -101}]),
+        ("logit_bias", [{"257": 1}, {"-1": 1}, {"05": 1}, {"x": 1}, {"": 1}, {"٥": 1}, {"1" * 40: 1}]),
+        ("logit_bias", [{str(i): 0 for i in range(1025)}]),
+        ("n", [0, -1, 129, 1.5, "1", True]),
+        ("stop", [1, "", ["a", ""], ["a", 1], ["a"] * 17, {}, "x" * 513]),
+        ("stop_token_ids", [1, "x", {}, [-1], [257], [1.5], [True], ["1"], [BIG], [1] * 65]),
+        ("prompt_logprobs", [-1, 21, 1.5, "1", True]),
         ("stream", [1, "true", [], 0]),
         ("stream_options", [1, [], "x"]),
         ("user", [1, [], "x" * 5000]),
@@ -98,14 +124,6 @@ def test_wrongly_typed_or_ranged_fields_are_named(api, field, values):
     [
         ("tools", [{"type": "function"}]),
         ("response_format", {"type": "json_object"}),
-        ("n", 2),
-        ("n", True),
-        ("logprobs", True),
-        ("logprobs", 0),
-        ("top_logprobs", 5),
-        ("presence_penalty", 0.5),
-        ("frequency_penalty", -1),
-        ("logit_bias", {"5": 1}),
         ("store", True),
         ("modalities", ["audio"]),
         ("audio", {"voice": "a"}),
@@ -119,7 +137,7 @@ def test_fields_that_are_not_supported_say_so(api, field, value):
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("echo", True), ("best_of", 3), ("suffix", "x"), ("logprobs", 3), ("n", 2)]
+    ("field", "value"), [("best_of", 3), ("best_of", True), ("suffix", "x"), ("service_tier", "priority")]
 )
 def test_completion_fields_that_are_not_supported_say_so(api, field, value):
     refused(api.complete(**{field: value}), 400, field, "unsupported_parameter")
@@ -146,7 +164,58 @@ def test_neutral_values_of_unsupported_fields_are_accepted(api):
     assert api.complete(n=1, echo=False, best_of=1, logprobs=None, suffix=None).status_code == 200
 
 
-@pytest.mark.parametrize("field", ["top_k", "prompt", "max_token", "messages2", "x" * 10_000, "\u0000"])
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"logprobs": 1}, "logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": True}, "top_logprobs"),
+        ({"top_logprobs": 5}, "top_logprobs"),
+        ({"logprobs": False, "top_logprobs": 5}, "top_logprobs"),
+        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+        ({"n": 128}, "n"),
+        ({"echo": True}, "echo"),
+    ],
+)
+def test_wrong_combinations_in_chats_are_named(small_api, fields, param):
+    refused(small_api.chat(**fields), 400, param)
+    assert small_api.engine.submits == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"logprobs": -1}, "logprobs"),
+        ({"top_logprobs": 1}, "top_logprobs"),
+        ({"echo": 1}, "echo"),
+        ({"echo": True, "max_tokens": -1}, "max_tokens"),
+        ({"echo": True, "max_tokens": True}, "max_tokens"),
+        ({"echo": False, "max_tokens": 0}, "max_tokens"),
+        ({"prompt_logprobs": 0, "stream": True}, "prompt_logprobs"),
+        ({"n": 2, "best_of": 1}, "best_of"),
+        ({"ignore_eos": True}, "ignore_eos"),
+        ({"min_tokens": 1}, "min_tokens"),
+    ],
+)
+def test_wrong_combinations_in_completions_are_named(api, fields, param):
+    refused(api.complete(**fields), 400, param)
+
+
+@pytest.mark.parametrize("kind", ["image_url", "input_image", "image", "input_audio", "file"])
+def test_parts_that_are_no_text_are_refused_by_their_type(api, kind):
+    part = {"type": kind, kind: {"url": "data:image/png;base64,AAAA"}}
+    message = refused(
+        api.chat(messages=[{"role": "user", "content": [{"type": "text", "text": "See"}, part]}]),
+        400,
+        "messages[0].content[1].type",
+    )
+    assert "text only" in message
+
+
+@pytest.mark.parametrize("field", ["prompt", "max_token", "messages2", "x" * 10_000, "\u0000"])
 def test_unknown_fields_are_named(api, field):
     message = refused(api.chat(**{field: 1}), 400)
     assert message.startswith("Unknown field")

@@ -229,8 +229,8 @@ def test_the_schema_names_exactly_the_fields_that_bodies_may_use(api: Api):
         body = paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]
         return set(body["properties"])
 
-    assert fields("/v1/chat/completions") == USED | {"messages", "max_completion_tokens"}
-    assert fields("/v1/completions") == USED | {"prompt"}
+    assert fields("/v1/chat/completions") == USED | {"messages", "max_completion_tokens", "top_logprobs"}
+    assert fields("/v1/completions") == USED | {"prompt", "echo", "best_of"}
     assert fields("/v1/tokenize") == {"model", "prompt", "messages"}
     assert "requestBody" in paths["/api/policy"]["put"]
 
