@@ -10,13 +10,14 @@ import argparse
 import dataclasses
 import json
 import pathlib
+from collections.abc import Sequence
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from gpu.model.draft_head import DRAFT_TOKEN_IDS
-from gpu.model.weights import open_source
+from gpu.model.draft_head import DRAFT_TOKEN_IDS, DraftHead, load_draft_head
+from gpu.model.weights import Model, load_model, open_source
 from gpu.training.acceptance import (
     DraftedText,
     accepted_per_round,
@@ -28,6 +29,7 @@ from gpu.training.acceptance import (
 from gpu.training.chat_tokenizer import smollm2_path
 from gpu.training.draft_module import DraftModule
 from gpu.training.draft_training import FrozenTarget, freeze_target
+from gpu.training.rounds import SpeculativeSequence
 from gpu.training.samples import Sample, read_samples
 
 DRAFTS = (1, 3, 5, 7)
@@ -72,6 +74,27 @@ def print_calibration(texts: list[DraftedText]) -> None:
     print(f"  confidence: {rows}; mean error {calibration_error(table):.3f}")
 
 
+@torch.inference_mode()
+def measure_rounds(
+    model: Model, head: DraftHead, samples: Sequence[Sample], mode: str, output_tokens: int
+) -> dict[str, float]:
+    """Print and return what complete rounds accept after the samples' prompts, in float32."""
+    results = {}
+    for drafts in DRAFTS:
+        accepted: list[int] = []
+        for seed, sample in enumerate(samples):
+            prompt = sample.token_ids[: sample.prompt_tokens].tolist()
+            wanted = len(prompt) + output_tokens
+            sequence = SpeculativeSequence(model, head, prompt, wanted + drafts + 1, _MODES[mode] == 0, seed)
+            while sequence.tokens < wanted:
+                sequence.run_round(drafts)
+            accepted += sequence.text.accepted
+        results[f"D={drafts}"] = round(sum(accepted) / max(1, len(accepted)), 3)
+    text = ", ".join(f"{name} {value:.3f}" for name, value in results.items())
+    print(f"complete rounds, {mode}, {len(samples)} texts: {text}", flush=True)
+    return results
+
+
 def main() -> None:
     """Measure the held-out samples of each mode."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -80,10 +103,13 @@ def main() -> None:
     parser.add_argument("--head", type=pathlib.Path, required=True)
     parser.add_argument("--store", action="store_true", help="write the figures into the head's file")
     parser.add_argument("--most-texts", type=int, default=100, help="of each mode")
+    parser.add_argument("--rounds", type=int, default=0, help="texts of each mode to decode in complete rounds, too")
+    parser.add_argument("--output-tokens", type=int, default=160, help="of each such text")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    module, target, ids = read_module(options.head, options.model or smollm2_path())
+    model_path = options.model or smollm2_path()
+    module, target, ids = read_module(options.head, model_path)
     held_out = [sample for sample in read_samples(options.samples) if sample.is_held_out]
     generator = torch.Generator().manual_seed(options.seed)
     figures = {}
@@ -96,6 +122,10 @@ def main() -> None:
         figures[mode] = measure(texts, f"draft head, {mode}", options.seed)
         print_calibration(texts)
         measure([copied_text(sample, max(DRAFTS)) for sample in samples], f"copied n-grams, {mode}", options.seed)
+        if options.rounds:
+            model = load_model(open_source(model_path), torch.float32, target.config.context_tokens)
+            head = load_draft_head(options.head, model)
+            measure_rounds(model, head, samples[: options.rounds], mode, options.output_tokens)
     if options.store:
         store_figures(options.head, figures)
 

@@ -28,7 +28,9 @@ from gpu.training.chat_tokenizer import chat_token_ids, smollm2_tokenizer
 from gpu.training.draft_module import DraftModule
 from gpu.training.draft_training import freeze_target, frequent_tokens
 from gpu.training.generation import GenerationLimits, Prompt, sample_tokens
+from gpu.training.rounds import SpeculativeSequence
 from gpu.training.samples import Sample, read_samples, write_shard
+from gpu.training.sequences import SequenceBatch
 from service.model_source import resolve_model
 from service.text.loading import load_text_model
 
@@ -65,8 +67,9 @@ def test_from_text_to_figures(text, checkpoint, tmp_path, monkeypatch, capsys):
     run(generate, monkeypatch, kind="text", model=checkpoint, text=text, output=samples, tokens=400, rows=8,
         answer_tokens=24)  # fmt: skip
     run(draft_head, monkeypatch, **settings, name="byte", output=head, intermediate_size=24, steps=6, depths=3)
-    run(measure_acceptance, monkeypatch, **settings, head=head, most_texts=8)
-    assert "draft head, greedy" in capsys.readouterr().out
+    run(measure_acceptance, monkeypatch, **settings, head=head, most_texts=8, rounds=1,
+        output_tokens=24)  # fmt: skip
+    assert "complete rounds, greedy, 1 texts: D=1" in capsys.readouterr().out
     model = load_model(open_source(checkpoint), torch.float32, 64)
     loaded = load_draft_head(head, model, target_sha256=draft_head.weights_sha256(checkpoint))
     assert loaded.config.intermediate_size == 24
@@ -188,6 +191,46 @@ def test_acceptance_given_the_text_is_that_of_rejection_sampling(checkpoint):
         q = (module.final_norm(outputs[0][0, 2]) @ target.output.float().T).softmax(-1)
     assert hidden.shape == (1, 32)
     assert float((p * torch.tensor(shares)).sum()) == pytest.approx(float(torch.minimum(p, q).sum()), abs=5e-3)
+
+
+def drafting(checkpoint, seed=5):
+    """The checkpoint's model in both forms, and a random head in both forms that agrees with it now and then."""
+    source = open_source(checkpoint)
+    target = freeze_target(source, None)
+    torch.manual_seed(seed)
+    module = DraftModule(dataclasses.replace(source.config, intermediate_size=24))
+    module.start_from_target(target.final_norm)
+    for parameter in module.parameters():
+        parameter.data = parameter.data.bfloat16().float()
+    path = checkpoint / f"head-{seed}"
+    draft_head.write_draft_head(module, None, {}, path)
+    model = load_model(source, torch.float32, 128)
+    return source, model, load_draft_head(path, model), module, target
+
+
+def test_greedy_rounds_emit_the_targets_text_and_accept_what_was_measured(checkpoint):
+    source, model, head, module, target = drafting(checkpoint)
+    lengths = []
+    for drafts in (1, 3):
+        with torch.inference_mode():
+            sequence = SpeculativeSequence(model, head, list(b"To be, or"), 64, is_greedy=True, seed=1)
+            while len(sequence.text.token_ids) < 44:
+                sequence.run_round(drafts)
+            text = sequence.text
+            ids = torch.tensor(text.token_ids)
+            scores = sequence_logits(source, text.token_ids)
+            assert scores.argmax(-1)[8:-1].tolist() == text.token_ids[9:]
+            states = SequenceBatch(model, 1, 64).run(torch.tensor([0]), ids[None], torch.arange(len(ids))[None])[0]
+        sample = Sample(ids, states, scores.logsumexp(-1), 9, 0.0, True)
+        drafted = draft_text(module, target, None, sample, drafts, torch.Generator())
+        # the last emitted token was pending, so that the last round's drafts are all measurable but for its end
+        measured = accepted_per_round([drafted], drafts, torch.Generator())
+        whole = text.accepted
+        while 9 + sum(whole) + len(whole) - whole[-1] - 1 + drafts > len(ids) - 1:
+            whole = whole[:-1]
+        assert measured == pytest.approx(sum(whole) / len(whole))
+        lengths += whole
+    assert sum(lengths) > 0
 
 
 def test_copies_follow_the_latest_earlier_occurrence():
