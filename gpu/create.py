@@ -12,7 +12,7 @@ import torch
 
 from gpu.allocation import create_allocator
 from gpu.capacity import CatalogLimits, build_catalog, state_buckets
-from gpu.cpu_device import CpuDevice, Run
+from gpu.cpu_device import CpuDevice
 from gpu.device import Device, DeviceLimits, DeviceUnavailable, InvalidSettings
 from gpu.draft_heads import choose_draft_head
 from gpu.model.config import ModelConfig
@@ -24,6 +24,7 @@ from gpu.programs.create import create_copy_program, create_init_program, create
 from gpu.programs.interface import ProgramContext
 from gpu.sampling import SamplingTable
 from gpu.state import SlotState
+from gpu.transport import Run
 from scheduler.shapes import Allocation, GraphKind, GraphShape
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
