@@ -11,7 +11,6 @@ the next round: no emitted token has depended on them.
 """
 
 from gpu.sampling.drafts import draft_sample
-from gpu.sampling.draws import sample
 from gpu.sampling.logprobs import row_logprobs, token_logprobs
 from gpu.sampling.philox import Purpose, uniform, uniforms
 from gpu.sampling.table import SamplingTable
@@ -24,7 +23,6 @@ __all__ = [
     "VerifyOutcome",
     "draft_sample",
     "row_logprobs",
-    "sample",
     "token_logprobs",
     "uniform",
     "uniforms",

@@ -8,19 +8,24 @@ from hypothesis import strategies as st
 from gpu.device import InvalidRequest, SamplingParameters
 from gpu.reference import sampling as twin
 from gpu.reference.sampling import sample_one
-from gpu.sampling import Purpose, SamplingTable, VerifyLane, sample, uniform, uniforms, verify_round
+from gpu.sampling import Purpose, SamplingTable, VerifyLane, uniform, uniforms, verify_round
 from gpu.sampling.processors import likeliest, target_distribution, weighted_position
 
 NO_DRAFTS = np.empty(0, dtype=np.int64)
 
 
+def sample(rows, parameters, indices, prompt=(), output=()):
+    """One plain token per row of logits, or None."""
+    table = SamplingTable(len(rows), rows.shape[1])
+    for slot, chosen in enumerate(parameters):
+        table.open(slot, chosen, prompt, output)
+    lanes = [VerifyLane(slot, slot, NO_DRAFTS, None, index) for slot, index in enumerate(indices)]
+    return tuple(outcome.emitted[0] if outcome.finite else None for outcome in verify_round(rows, lanes, table))
+
+
 def one(logits, parameters, index=0, prompt=(), output=()):
     """The token after `prompt` and `output`, or None."""
-    rows = np.asarray(logits, dtype=np.float32)[None]
-    table = SamplingTable(1, rows.shape[1])
-    table.open(0, parameters, prompt, output)
-    outcome = verify_round(rows, [VerifyLane(0, 0, NO_DRAFTS, None, index)], table)[0]
-    return outcome.emitted[0] if outcome.finite else None
+    return sample(np.asarray(logits, dtype=np.float32)[None], [parameters], [index], prompt, output)[0]
 
 
 def kept(logits, **options):

@@ -19,13 +19,13 @@ from gpu.sampling.device_table import DeviceSamplingTable
 
 VOCAB, DEPTH, START = 8, 3, 0
 SEEDS = range(20)
-DEVICE_ROUNDS = 2500
+DEVICE_ROUNDS = 1500
 BIAS = 0.05
 CHI_SQUARE_QUANTILE = 27.856  # of 1 - 1e-4 for 7 degrees of freedom: Abramowitz and Stegun, table 26.8
 # Options, whether drafts are drawn, rounds on the host: enough to see the bias on every seed, few enough to be quick.
 CASES = {
     "drawn": ({}, True, 600),
-    "copies": ({}, False, 900),
+    "copies": ({}, False, 600),
     "cut": ({"temperature": 0.8, "top_k": 6, "top_p": 0.97}, True, 200),
 }
 
