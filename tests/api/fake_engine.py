@@ -87,7 +87,7 @@ class FakeStream:
         self._submit = submit
         self._steps = iter(engine.script(submit))
         self._output = 0
-        self._scored = 1  # prompt tokens, the first of which has no score
+        self._scored = 1 + engine.lost_prompt_scores  # prompt tokens, the first of which has no score
         self._ended = False
         self._cancelled = asyncio.Event()
         # Those of this test: a stream that ends late tells nothing to the next one.
@@ -113,7 +113,11 @@ class FakeStream:
         if step == HOLD:
             self._holding.set()
             waits = [asyncio.ensure_future(event.wait()) for event in (self._cancelled, self._engine.released)]
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
             return await self.__anext__()
         if isinstance(step, EngineError):
             self._ended = True
@@ -169,6 +173,7 @@ class FakeEngine:
         self.ready: EngineReady | None = READY
         self.script: Callable[[Submit], list[Step]] = echo
         self.score: Callable[[int, int], TokenScore] = score
+        self.lost_prompt_scores = 0
         self.refusal: EngineError | None = None
         self.slow_refusal = False
         self.submits: list[Submit] = []
