@@ -84,7 +84,7 @@ def main() -> None:
     target = freeze_target(source, ids)
     torch.manual_seed(options.seed)
     module = DraftModule(dataclasses.replace(source.config, intermediate_size=options.intermediate_size))
-    module.start_from_target(target.final_norm)
+    module.start_from_target(target.final_norm, samples[0].hidden)
     rates = Rates(options.matrix_rate, options.other_rate, weight_decay=0.05, warm_up_steps=20)
     recipe = Recipe(options.steps, options.step_tokens, options.depths, options.loss_share, options.seed, rates)
     metadata = {

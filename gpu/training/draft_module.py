@@ -43,10 +43,15 @@ class DraftModule(nn.Module):
         initialise(self)
 
     @torch.no_grad()
-    def start_from_target(self, target_norm: torch.Tensor) -> None:
-        """Begin as the target's own prediction of the token before: a better start than noise."""
+    def start_from_target(self, target_norm: torch.Tensor, hidden: torch.Tensor) -> None:
+        """Begin as the target's own prediction of the token before: a better start than noise.
+
+        `hidden` [tokens, hidden] shows how large the target's normed states are, and so how sharp its predictions.
+        """
         self.hidden_norm.weight.copy_(target_norm)
         self.fuse.weight[:, : self.config.hidden_size] += torch.eye(self.config.hidden_size)
+        normed = F.rms_norm(hidden.float(), target_norm.shape, target_norm, self.config.norm_epsilon)
+        self.final_norm.weight.fill_(float(normed.square().mean().sqrt()))
 
     def forward(
         self, hidden: torch.Tensor, next_embeddings: torch.Tensor, tables: Tables, depths: int

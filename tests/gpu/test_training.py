@@ -174,7 +174,7 @@ def test_acceptance_given_the_text_is_that_of_rejection_sampling(checkpoint):
     target = freeze_target(source, None)
     torch.manual_seed(5)
     module = DraftModule(dataclasses.replace(source.config, intermediate_size=24))
-    module.start_from_target(target.final_norm)
+    module.start_from_target(target.final_norm, torch.randn(4, 32))
     model = load_model(source, torch.float32, 64)
     prompt = [84, 111, 32]
     limits = GenerationLimits(rows=1, prompt_tokens=5, answer_tokens=2, end_ids=frozenset())
@@ -199,7 +199,7 @@ def drafting(checkpoint, seed=5):
     target = freeze_target(source, None)
     torch.manual_seed(seed)
     module = DraftModule(dataclasses.replace(source.config, intermediate_size=24))
-    module.start_from_target(target.final_norm)
+    module.start_from_target(target.final_norm, torch.randn(4, 32))
     for parameter in module.parameters():
         parameter.data = parameter.data.bfloat16().float()
     path = checkpoint / f"head-{seed}"
