@@ -34,6 +34,18 @@ def test_a_prompt_that_starts_from_a_cached_state_gets_the_tokens_it_gets_withou
     assert pages(driver) == (0, driver.device.limits.kv_pages)
 
 
+def test_a_cached_state_is_held_until_its_copy_has_been_made(driver):
+    driver.start(0, PROMPT)
+    driver.retire(0)
+    driver.device.open_request(1, PROMPT + OTHER, 8, GREEDY, cached_tokens=40)
+    assert pages(driver)[0] == 3 + 1  # two shared pages, the request's own last one and the state's
+    driver.run(state_graph(GraphKind.RESTORE), (1, 1))
+    assert pages(driver)[0] == 3
+    driver.device.open_request(2, PROMPT + OTHER, 8, GREEDY, cached_tokens=40)
+    driver.device.close_request(2)  # given up before it was restored
+    assert pages(driver)[0] == 3
+
+
 def test_the_longest_cached_state_is_matched_and_one_token_is_left_to_compute(driver):
     driver.open(0, PROMPT, boundaries=(10, 20))
     for chunk in (10, 10, 20):
