@@ -13,6 +13,10 @@ import torch
 from gpu.allocation import create_allocator
 from gpu.capacity import CatalogLimits, build_catalog, state_buckets
 from gpu.cpu_device import CpuDevice
+from gpu.cuda.availability import find_cuda
+from gpu.cuda.memory import GpuMemory, plan_kv_pages, programs_bytes
+from gpu.cuda.stream import CudaStream
+from gpu.cuda_device import CudaDevice
 from gpu.device import Device, DeviceLimits, DeviceUnavailable, InvalidSettings
 from gpu.draft_heads import choose_draft_head
 from gpu.model.config import ModelConfig
@@ -21,8 +25,9 @@ from gpu.model.source import expected_shapes
 from gpu.model.weights import Model, load_model, open_source
 from gpu.pages import PAGE_TOKENS, KvCache, page_bytes, pages_for
 from gpu.programs.create import create_copy_program, create_init_program, create_program
-from gpu.programs.interface import ProgramContext
+from gpu.programs.interface import ExecutionStyle, ProgramContext
 from gpu.sampling import SamplingTable
+from gpu.sampling.device_table import DeviceSamplingTable
 from gpu.state import SlotState
 from gpu.transport import Run
 from scheduler.shapes import Allocation, GraphKind, GraphShape
@@ -61,7 +66,8 @@ def create_device(
     """Load the GGUF file or checkpoint directory at `model_path` and prepare its programs, without running them.
 
     `max_context` (tokens of prompt plus output) defaults to the model's own limit, at most 2,048. `kv_pages` defaults
-    to 16 full contexts, within a quarter of the machine's memory. `threads` sets torch's thread count for the process.
+    to 16 full contexts, within a quarter of the machine's memory; on a GPU to what its free memory holds beside the
+    programs. `threads` sets torch's thread count for the process. `device`: cpu or cuda.
     `scored_capacities` (prompts with log-probabilities) defaults to every second prefill capacity. `draft_tokens`: the
     deepest draft of a round, 0 for plain decoding. `draft_head`: a head's file, "auto" for a shipped one that fits,
     None for copies alone. `speculative_token_capacity`: target rows of a round with drafts. `allocation`: none, host
@@ -69,8 +75,7 @@ def create_device(
     the request slots by default; 0 for no prefix cache, no preemption and whole reservations.
     Raises DeviceUnavailable, InvalidSettings or ModelError.
     """
-    if device != "cpu":
-        raise DeviceUnavailable(f"the device {device!r} is not available in this version; use --device cpu")
+    place = _place(device)
     if dtype not in _DTYPES:
         raise InvalidSettings(f"dtype is {dtype!r}; it must be one of {', '.join(_DTYPES)}")
     for name, value in (("threads", threads), ("request_slots", request_slots)):
@@ -94,14 +99,14 @@ def create_device(
     shapes = build_catalog(catalog)
     torch.set_num_threads(threads)
     path = pathlib.Path(model_path)
-    loaded = _load(path, _DTYPES[dtype], max_context, draft_tokens, draft_head)
+    loaded = _load(path, _DTYPES[dtype], max_context, draft_tokens, draft_head, place)
     if catalog.allocation is Allocation.DEVICE and loaded.head is None:
         raise InvalidSettings(
             "allocation 'device' follows a draft head's confidence, and no head is loaded; use 'host'"
         )
     limits = DeviceLimits(
         context_tokens=loaded.context,
-        kv_pages=_kv_pages(loaded, kv_pages),
+        kv_pages=_kv_pages(loaded, kv_pages) if place.type == "cpu" else 0,
         page_tokens=PAGE_TOKENS,
         vocab_size=loaded.model.config.vocab_size,
         request_slots=request_slots,
@@ -109,7 +114,9 @@ def create_device(
         draft_tokens=draft_tokens,
         learned_drafts=loaded.head is not None,
     )
-    return _build(shapes, limits, loaded, threads)
+    if place.type != "cpu":
+        limits = dataclasses.replace(limits, kv_pages=_gpu_pages(shapes, limits, loaded, place, kv_pages))
+    return _build(shapes, limits, loaded, threads, place)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -126,22 +133,43 @@ class _Loaded:
         return self.model.config.layers + (self.head is not None)
 
 
-def _build(shapes: Sequence[GraphShape], limits: DeviceLimits, loaded: _Loaded, threads: int) -> CpuDevice:
+def _place(device: str) -> torch.device:
+    if device == "cpu":
+        return torch.device("cpu")
+    if device == "cuda":
+        return find_cuda()
+    raise DeviceUnavailable(f"there is no device {device!r}; use --device cpu or --device cuda")
+
+
+def _build(
+    shapes: Sequence[GraphShape], limits: DeviceLimits, loaded: _Loaded, threads: int, place: torch.device
+) -> Device:
     """Memory, state and one program for each shape."""
-    model = loaded.model
-    columns = pages_for(limits.context_tokens + limits.draft_tokens)
-    hidden, rows = model.config.hidden_size, limits.snapshot_rows
-    state = SlotState(limits.request_slots, columns, hidden, model.dtype, snapshot_rows=rows)
-    context = ProgramContext(
-        model=model,
-        cache=KvCache(model.config, limits.kv_pages, model.dtype, loaded.layers),
-        state=state,
-        sampling=SamplingTable(limits.request_slots, model.config.vocab_size),
-        draft_head=loaded.head,
-        allocate_rows=create_allocator(state.device),
-    )
+    context = create_context(limits, loaded.model, loaded.head, place, captured=place.type == "cuda")
+    if place.type == "cuda":
+        return CudaDevice(shapes, limits, context, CudaStream(place))
     programs = {shape: _program(shape, context) for shape in shapes}
-    return CpuDevice(programs, limits, state, context.sampling, threads)
+    return CpuDevice(programs, limits, context.state, context.sampling, threads)
+
+
+def create_context(
+    limits: DeviceLimits, model: Model, head: DraftHead | None, place: torch.device, captured: bool
+) -> ProgramContext:
+    """KV pages, slots' state and sampling tables on `place`, for programs in captured form or not."""
+    columns = pages_for(limits.context_tokens + limits.draft_tokens)
+    hidden, rows, vocab = model.config.hidden_size, limits.snapshot_rows, model.config.vocab_size
+    layers = model.config.layers + (head is not None)
+    slots = limits.request_slots
+    return ProgramContext(
+        model=model,
+        cache=KvCache(model.config, limits.kv_pages, model.dtype, layers, place),
+        state=SlotState(slots, columns, hidden, model.dtype, snapshot_rows=rows, device=place),
+        sampling=SamplingTable(slots, vocab),
+        draft_head=head,
+        allocate_rows=create_allocator(place),
+        device_sampling=DeviceSamplingTable(slots, vocab, place) if captured else None,
+        style=ExecutionStyle.CAPTURED if captured else ExecutionStyle.EAGER,
+    )
 
 
 def _program(shape: GraphShape, context: ProgramContext) -> Run:
@@ -158,11 +186,13 @@ def _load(
     max_context: int | None,
     draft_tokens: int,
     draft_head: str | os.PathLike[str] | None,
+    place: torch.device,
 ) -> _Loaded:
     """Drafts reach up to draft_tokens positions beyond the context."""
     source = open_source(path)
     context = _context_tokens(source.config, max_context)
-    model = load_model(source, dtype, context + draft_tokens, _affords_one_row_copies(source.config))
+    one_row_copies = place.type == "cpu" and _affords_one_row_copies(source.config)
+    model = load_model(source, dtype, context + draft_tokens, one_row_copies, place)
     wanted = None if draft_head is None else os.fspath(draft_head)
     head_path = choose_draft_head(wanted, path) if draft_tokens else None
     return _Loaded(model, None if head_path is None else load_draft_head(head_path, model), context)
@@ -194,6 +224,18 @@ def _kv_pages(loaded: _Loaded, wanted: int | None) -> int:
             f"1 to {memory // size}"
         )
     return wanted
+
+
+def _gpu_pages(
+    shapes: Sequence[GraphShape], limits: DeviceLimits, loaded: _Loaded, place: torch.device, wanted: int | None
+) -> int:
+    """As many as every slot's longest request and the cached states can use, if they fit."""
+    config, dtype = loaded.model.config, loaded.model.dtype
+    columns = pages_for(limits.context_tokens + limits.draft_tokens)
+    tables = limits.request_slots * config.vocab_size * DeviceSamplingTable.ENTRY_BYTES
+    reserved = programs_bytes(shapes, config, columns, dtype) + tables
+    useful = limits.request_slots * columns + limits.snapshot_rows
+    return plan_kv_pages(GpuMemory.of(place), page_bytes(config, dtype, loaded.layers), reserved, useful, wanted)
 
 
 def _affords_one_row_copies(config: ModelConfig) -> bool:

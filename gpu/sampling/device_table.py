@@ -20,6 +20,9 @@ class DeviceSamplingTable:
     a logit bias are refused.
     """
 
+    ENTRY_BYTES = 9
+    """Memory for one token of one slot."""
+
     def __init__(self, slots: int, vocab: int, device: torch.device | str = "cpu", *, adjustments: bool = True) -> None:
         def per_slot(value: float, dtype: torch.dtype) -> torch.Tensor:
             return torch.full((slots + 1,), value, dtype=dtype, device=device)
