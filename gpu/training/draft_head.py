@@ -12,7 +12,7 @@ import hashlib
 import json
 import pathlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from safetensors.torch import save_file
@@ -24,7 +24,7 @@ from gpu.training.chat_tokenizer import smollm2_path
 from gpu.training.draft_module import DraftModule
 from gpu.training.draft_training import Recipe, StepReport, freeze_target, frequent_tokens, train
 from gpu.training.optimisation import Rates
-from gpu.training.samples import read_samples
+from gpu.training.samples import Sample, read_samples
 
 _REPORTED_STEPS = 20
 
@@ -58,12 +58,19 @@ def write_draft_head(
     save_file(tensors, path, metadata=texts)
 
 
-def describe(recipe: Recipe, samples: int, answer_tokens: int) -> str:
-    """The recipe as one sentence for the file."""
+def training_samples(directory: pathlib.Path) -> list[Sample]:
+    """The samples that are not held out."""
+    samples = [sample for sample in read_samples(directory) if not sample.is_held_out]
+    print(f"{len(samples)} answers, {_answer_tokens(samples)} answer tokens", flush=True)
+    return samples
+
+
+def describe(recipe: Recipe, samples: Sequence[Sample]) -> str:
+    """The recipe as one sentence for the file; `samples` are those of the last pass."""
     rates = recipe.rates
     return (
-        f"{samples} answers of {answer_tokens} tokens that the target generated, {recipe.steps} steps of at most "
-        f"{recipe.step_tokens} tokens, unrolled {recipe.depths} deep, loss at {recipe.loss_share:g} of the positions: "
+        f"{len(samples)} answers of {_answer_tokens(samples)} tokens that the target generated, {recipe.steps} steps "
+        f"of at most {recipe.step_tokens} tokens, unrolled {recipe.depths} deep, loss at {recipe.loss_share:g} of the positions: "
         f"cross-entropy to the target's distribution and binary cross-entropy of the confidence; Muon "
         f"{rates.matrices:g}, AdamW {rates.others:g}, weight decay {rates.weight_decay:g}, cosine schedule"
     )
@@ -75,9 +82,7 @@ def main() -> None:
     torch.set_num_threads(1)
     path = options.model or smollm2_path()
     source = open_source(path)
-    samples = [sample for sample in read_samples(options.samples) if not sample.is_held_out]
-    answer_tokens = sum(sample.token_ids.shape[0] - sample.prompt_tokens for sample in samples)
-    print(f"{len(samples)} answers, {answer_tokens} answer tokens", flush=True)
+    samples = training_samples(options.samples)
     ids = None
     if options.draft_vocabulary:
         ids = frequent_tokens(samples, source.config.vocab_size, options.draft_vocabulary)
@@ -91,17 +96,22 @@ def main() -> None:
         "target_name": options.name,
         "target_sha256": weights_sha256(path),
         "seed": str(options.seed),
-        "recipe": describe(recipe, len(samples), answer_tokens),
         "figures": json.dumps({}),
     }
     recent: list[StepReport] = []
-    for report in train(module, target, samples, recipe):
+
+    def read() -> list[Sample]:
+        samples[:] = training_samples(options.samples)
+        return samples
+
+    for report in train(module, target, read, recipe):
         recent.append(report)
         if len(recent) == _REPORTED_STEPS:
             _print(recent)
             recent.clear()
         if report.step % options.save_every == 0 or report.step == recipe.steps:
-            write_draft_head(module, ids, metadata, options.output)
+            texts = metadata | {"recipe": describe(recipe, samples)}
+            write_draft_head(module, ids, texts, options.output)
 
 
 def _options() -> argparse.Namespace:
@@ -121,6 +131,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--save-every", type=int, default=100)
     parser.add_argument("--seed", type=int, default=20261130)
     return parser.parse_args()
+
+
+def _answer_tokens(samples: Sequence[Sample]) -> int:
+    return sum(sample.token_ids.shape[0] - sample.prompt_tokens for sample in samples)
 
 
 def _print(reports: list[StepReport]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -78,26 +78,32 @@ def frequent_tokens(samples: Sequence[Sample], vocabulary: int, wanted: int) -> 
     return torch.tensor(sorted(order[:wanted]), dtype=torch.int64)
 
 
-def train(module: DraftModule, target: FrozenTarget, samples: Sequence[Sample], recipe: Recipe) -> Iterator[StepReport]:
-    """Train on batches of samples of similar length, in a new order each time they have all been seen."""
+def train(
+    module: DraftModule, target: FrozenTarget, read: Callable[[], Sequence[Sample]], recipe: Recipe
+) -> Iterator[StepReport]:
+    """Train on batches of samples of similar length, in a new order each time they have all been seen.
+
+    `read` is called before each pass, so that training can begin while the target still writes.
+    """
     generator = torch.Generator().manual_seed(recipe.seed)
     optimiser = Optimiser(module, recipe.rates, recipe.steps)
-    batches = _batches(samples, recipe.step_tokens, generator)
+    batches = _batches(read, recipe.step_tokens, generator)
     for step in range(recipe.steps):
         loss, entropies, agreements = _losses(module, target, next(batches), recipe, generator)
         optimiser.step(loss)
         yield StepReport(step + 1, entropies, agreements)
 
 
-def _batches(samples: Sequence[Sample], step_tokens: int, generator: torch.Generator) -> Iterator[list[Sample]]:
+def _batches(
+    read: Callable[[], Sequence[Sample]], step_tokens: int, generator: torch.Generator
+) -> Iterator[list[Sample]]:
     """Endless batches of at most `step_tokens` tokens, padding included."""
-    by_length = sorted(samples, key=lambda sample: sample.token_ids.shape[0])
-    groups: list[list[Sample]] = [[]]
-    for sample in by_length:
-        if groups[-1] and (len(groups[-1]) + 1) * sample.token_ids.shape[0] > step_tokens:
-            groups.append([])
-        groups[-1].append(sample)
     while True:
+        groups: list[list[Sample]] = [[]]
+        for sample in sorted(read(), key=lambda sample: sample.token_ids.shape[0]):
+            if groups[-1] and (len(groups[-1]) + 1) * sample.token_ids.shape[0] > step_tokens:
+                groups.append([])
+            groups[-1].append(sample)
         for index in torch.randperm(len(groups), generator=generator).tolist():
             yield groups[index]
 
