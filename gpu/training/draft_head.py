@@ -69,10 +69,11 @@ def describe(recipe: Recipe, samples: Sequence[Sample]) -> str:
     """The recipe as one sentence for the file; `samples` are those of the last pass."""
     rates = recipe.rates
     return (
-        f"{len(samples)} answers of {_answer_tokens(samples)} tokens that the target generated, {recipe.steps} steps "
-        f"of at most {recipe.step_tokens} tokens, unrolled {recipe.depths} deep, loss at {recipe.loss_share:g} of the positions: "
-        f"cross-entropy to the target's distribution and binary cross-entropy of the confidence; Muon "
-        f"{rates.matrices:g}, AdamW {rates.others:g}, weight decay {rates.weight_decay:g}, cosine schedule"
+        f"{len(samples)} answers of {_answer_tokens(samples)} tokens that the target generated, "
+        f"{recipe.steps} steps of at most {recipe.step_tokens} tokens, unrolled {recipe.depths} deep, "
+        f"loss at {recipe.loss_share:g} of the positions: cross-entropy to the target's distribution "
+        f"and binary cross-entropy of the confidence; Muon {rates.matrices:g}, AdamW {rates.others:g}, "
+        f"weight decay {rates.weight_decay:g}, cosine schedule"
     )
 
 
