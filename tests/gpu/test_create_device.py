@@ -1,15 +1,22 @@
 """What create_device and the weight readers refuse, and the defaults that they choose."""
 
+import hashlib
 import json
+import pathlib
 import shutil
 
 import pytest
 import torch
+from device_driver import round_of
 from safetensors.torch import load_file, save_file
 from tiny_checkpoint import write_tiny_checkpoint
+from tiny_draft_head import write_tiny_draft_head
 
 from gpu import create_device
 from gpu.device import DeviceUnavailable, InvalidSettings, ModelError
+from gpu.draft_heads import choose_draft_head
+from gpu.model.weights import open_source
+from scheduler.shapes import GraphKind
 
 
 @pytest.mark.parametrize(
@@ -25,6 +32,16 @@ from gpu.device import DeviceUnavailable, InvalidSettings, ModelError
         ({"kv_pages": 2**40}, InvalidSettings, "room for"),
         ({"prefill_capacities": ()}, InvalidSettings, "at least one"),
         ({"decode_batches": (0, 1)}, InvalidSettings, "at least 1"),
+        ({"decode_batches": ()}, InvalidSettings, "at least one"),
+        ({"scored_capacities": (0,)}, InvalidSettings, "scored_capacities"),
+        ({"snapshot_rows": -1}, InvalidSettings, r"0 \(no prefix cache\) or more"),
+        ({"draft_tokens": 64}, InvalidSettings, "0 to 63"),
+        ({"draft_tokens": 3, "speculative_token_capacity": 1}, InvalidSettings, "at least 2"),
+        ({"allocation": "gpu"}, InvalidSettings, "none, host, device"),
+        ({"allocation": "host"}, InvalidSettings, "set draft_tokens"),
+        ({"allocation": "device", "draft_tokens": 3}, InvalidSettings, "no head is loaded"),
+        ({"mixed": True, "decode_batches": (1,)}, InvalidSettings, "power of two from 2"),
+        ({"draft_head": "/no/such/head", "draft_tokens": 3}, ModelError, "/no/such/head"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings, error, message, tiny_checkpoint):
@@ -36,6 +53,48 @@ def test_defaults_follow_the_model(make_driver):
     limits = make_driver().device.limits
     assert (limits.context_tokens, limits.kv_pages, limits.page_tokens) == (512, 16 * 32, 16)
     assert (limits.vocab_size, limits.request_slots) == (257, 64)
+    assert (limits.snapshot_rows, limits.draft_tokens, limits.learned_drafts) == (128, 0, False)
+
+
+def test_every_second_prefill_capacity_scores_prompts_unless_said(make_driver):
+    def scored(**settings):
+        shapes = make_driver(prefill_capacities=(16, 256, 64), **settings).device.shapes
+        return [shape.prefill_capacity for shape in shapes if shape.kind is GraphKind.SCORED_PREFILL]
+
+    assert (scored(), scored(scored_capacities=(64, 16)), scored(scored_capacities=())) == ([16, 256], [16, 64], [])
+
+
+def test_the_shipped_head_that_was_made_for_the_weights_is_chosen(tiny_checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr("gpu.draft_heads.SHIPPED", tmp_path)
+    assert choose_draft_head("auto", tiny_checkpoint) is None
+    weights = (tiny_checkpoint / "model.safetensors").read_bytes()
+    (tmp_path / "a-damaged.safetensors").write_bytes(b"no head")
+    for name, target in (("b-other", "0" * 64), ("c-fitting", hashlib.sha256(weights).hexdigest())):
+        save_file({"x": torch.zeros(1)}, tmp_path / f"{name}.safetensors", metadata={"target_sha256": target})
+    fitting = tmp_path / "c-fitting.safetensors"
+    assert choose_draft_head("auto", tiny_checkpoint) == fitting
+    assert choose_draft_head("auto", tiny_checkpoint / "model.safetensors") == fitting
+    assert choose_draft_head("auto", tmp_path / "shards-only") is None
+    assert [choose_draft_head(wanted, tiny_checkpoint) for wanted in (None, "none")] == [None, None]
+    assert choose_draft_head("own/head", tiny_checkpoint) == pathlib.Path("own/head")
+
+
+def test_a_head_is_loaded_only_to_draft(tiny_checkpoint, tmp_path, make_driver):
+    write_tiny_draft_head(tmp_path / "head", open_source(tiny_checkpoint).config)
+    drafting = make_driver(draft_head=tmp_path / "head", draft_tokens=3, allocation="device").device
+    assert (drafting.limits.draft_tokens, drafting.limits.learned_drafts) == (3, True)
+    plain = make_driver(draft_head=tmp_path / "head").device
+    assert (plain.limits.draft_tokens, plain.limits.learned_drafts) == (0, False)
+
+
+def test_drafts_beside_the_contexts_end_have_room(make_driver):
+    driver = make_driver(max_context=32, draft_tokens=7, speculative_token_capacity=8)
+    prompt = [1, 2, 3] * 8
+    said = [driver.start(0, prompt, 8)]
+    while len(said) < 8:
+        count = min(driver.device.copy_proposals(0), 32 - len(prompt) - len(said))
+        said += driver.run(round_of(1, count), (0, count + 1, True)).lanes[0].emitted_tokens
+    assert said == make_driver(max_context=32).generate(0, prompt, 8)
 
 
 def test_a_long_context_is_cut_to_2048_unless_asked_for(tmp_path, make_driver):
