@@ -51,14 +51,22 @@ class InstantDevice:
             *(GraphShape(GraphKind.DECODE, size) for size in (1, 2, 4, 8, 16)),
         )
         self._left: dict[int, int] = {}
-        self._result: FrameResult | None = None
+        self._results: collections.deque[FrameResult] = collections.deque()
         self.answers = True
 
     def prepare(self, progress: Callable[[str, float], None]) -> None:
         progress("ready", 1.0)
 
-    def open_request(self, slot: int, prompt: list[int], max_output_tokens: int, sampling: SamplingParameters) -> None:
+    def match_prefix(self, prompt: list[int]) -> int:
+        return 0
+
+    def open_request(
+        self, slot: int, prompt: list[int], max_output_tokens: int, sampling: SamplingParameters, **_: Any
+    ) -> None:
         self._left[slot] = len(prompt)
+
+    def copy_proposals(self, slot: int) -> int:
+        return 0
 
     def close_request(self, slot: int) -> None:
         self._left.pop(slot, None)
@@ -70,16 +78,20 @@ class InstantDevice:
             consumed = min(self._left[lane.slot], lane.query_length)
             self._left[lane.slot] -= consumed
             lanes.append(LaneResult(consumed, () if self._left[lane.slot] else (7,)))
-        self._result = FrameResult(frame.fence, now_ns, now_ns, (5 + len(lanes)) * 1_000_000, tuple(lanes))
+        took_ns = (5 + len(lanes)) * 1_000_000
+        self._results.append(FrameResult(frame.fence, now_ns, now_ns, took_ns, tuple(lanes)))
 
     def collect(self) -> FrameResult | None:
-        if not self.answers:
-            return None
-        result, self._result = self._result, None
-        return result
+        return self._results.popleft() if self.answers and self._results else None
 
     def free_pages(self) -> int:
         return CONTEXT
+
+    def used_pages(self) -> int:
+        return 0
+
+    def free_snapshot_rows(self) -> int:
+        return 0
 
     def busy_ns(self) -> int:
         return 0
@@ -174,8 +186,8 @@ def one_plan(worker: Worker, device: InstantDevice, stopwatch: Stopwatch, lanes:
     device.answers = False
     worker.step()
     whole = time.perf_counter_ns() - began
-    frame = worker.core.in_flight
-    if worker.core.last_fence == before or frame is None or len(frame.plan.lanes) != lanes:
+    core = worker.core
+    if core.last_fence != before + 1 or not core.in_flight or len(core.in_flight[-1].plan.lanes) != lanes:
         return None
     parts = {part: stopwatch.spent[part] / 1e3 for part in PARTS}
     parts["loop"] = whole / 1e3 - sum(parts.values())

@@ -44,7 +44,7 @@ class EngineRequest:
     lives. `unpublished`: committed, visible, not handed over yet; `logprobs` has one entry for each when asked for.
     `prompt_logprobs`: not handed over yet; `scored_tokens`: how many were collected, `scored_now`: in this life.
     `told`: output tokens that the client knows of, stop tokens included.
-    `refused_at`: pages that could be had when it last did not fit. `copy_mean`, `learned_mean`: see `drafts`.
+    `refused_at`: spare pages (negative: missing) when it last did not fit. `copy_mean`, `learned_mean`: see `drafts`.
     `ending` is set once, and the request has left the table then.
     """
 
@@ -72,7 +72,7 @@ class EngineRequest:
     prompt_logprobs: list[TokenScore] = dataclasses.field(default_factory=list)
     scored_tokens: int = 0
     scored_now: int = 0
-    refused_at: int = -1
+    refused_at: float = -math.inf
     copy_mean: float = math.inf
     learned_mean: float = 0.0
     ending: Ending | None = None
@@ -111,7 +111,7 @@ class EngineRequest:
         self.preemptions += 1
         whole, prompt_tokens = self.whole_tokens, self.prompt_length + self.output_tokens
         self.emitted_before, self.consumed_tokens = self.output_tokens, 0
-        self.scored_now, self.refused_at = 0, -1
+        self.scored_now, self.refused_at = 0, -math.inf
         self.spec = dataclasses.replace(
             self.spec,
             prompt_tokens=prompt_tokens,

@@ -94,10 +94,10 @@ class Rig:
             threads=1,
             queue_limit=device.pop("queue_limit", 32),
             verification=device.pop("verification", "adaptive"),
+            scheduler_checkpoint_extra_work_fraction=device.pop("fraction", 0.05),
         )
         self.events: list[tuple[str, list]] = []
-        self.clock = Clock()
-        self.device = FakeDevice(self.clock, **device)
+        self.clock, self.device = self.make_device(**device)
         self.journal = self.device.journal = FakeJournal(self.events)
         self.transport = FakeTransport(self.events)
         self.metrics_path = settings.engine_metrics_path
@@ -113,6 +113,11 @@ class Rig:
             start, PolicyConfig(), "m", self.device, self.journal, self.transport, self.writer, self.clock
         )
         self.core = self.worker.core
+
+    def make_device(self, **device):
+        """The clock and the device under it."""
+        clock = Clock()
+        return clock, FakeDevice(clock, **device)
 
     def submit(self, request_id: str, prompt: int = 4, output: int = 4, client: bytes = b"A", **more) -> None:
         """A request whose prompt is `prompt` tokens long and begins with `first` (default 10)."""
@@ -174,6 +179,10 @@ class Rig:
             assert self.tokens(request_id)[-1] is told[0]
             assert told[0].output_tokens == finished.output_tokens
         return finished
+
+    def ending_of(self, request_id: str) -> RequestFinished | None:
+        """The terminal state, if it is written already."""
+        return next((r for r in self.journal.of(RequestFinished) if r.request_id == request_id), None)
 
     def refusal(self, request_id: str) -> Refused:
         (refused,) = [e for _, e in self.transport.sent if isinstance(e, Refused) and e.request_id == request_id]

@@ -73,7 +73,8 @@ class Running:
 
 class FakeDevice:
     """Emits each request's script (by the first prompt token), then WORD. The oldest frame ends when `finish` is
-    called, or at the next collect() while `automatic` is set.
+    called, or at the next collect() while `automatic` is set; `patient`: not before another was queued behind it or
+    the worker had a chance to.
 
     `states`: state graphs, pages taken as frames need them, a prefix cache. `drafts`: the deepest round; of each round
     `right` drafts are accepted. `copied`: what copy_proposals() answers. `refusals`: errors for the next submits.
@@ -97,6 +98,8 @@ class FakeDevice:
         self.right = 1
         self.copied = 0
         self.automatic = True
+        self.patient = False
+        self.fresh = False
         self.frames: list[Frame] = []
         self.refusals: list[Exception] = []
         self.residents: dict[int, Resident] = {}
@@ -163,9 +166,14 @@ class FakeDevice:
         for lane, resident in zip(frame.lanes, residents, strict=True):
             resident.running += lane.query_length
             resident.last_fence = frame.fence
+        self.fresh = True
         self.frames.append(frame)
         self.queue.append(Running(frame, self.clock(), residents))
         self.most_running = max(self.most_running, len(self.queue))
+
+    def refuse(self, why: str, error: type[Exception] = InvalidFrame) -> None:
+        """Take no notice of the next frame but this error."""
+        self.refusals.append(error(why))
 
     def _reserve(self, frame: Frame, residents: list[Resident]) -> None:
         """As many tokens as the scheduler counts: one more than a round fills, for the token that it draws."""
@@ -258,8 +266,10 @@ class FakeDevice:
         return () if resident.sampling.logprobs is None else tuple(map(_scores, tokens))
 
     def collect(self) -> FrameResult | None:
-        if self.automatic and self.queue and not self.results:
+        waits = self.patient and self.fresh and len(self.queue) < 2
+        if self.automatic and self.queue and not self.results and not waits:
             self.finish()
+        self.fresh = False
         return self.results.popleft() if self.results else None
 
     def held_pages(self) -> int:

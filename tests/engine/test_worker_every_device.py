@@ -67,13 +67,13 @@ class Load:
         rig.step()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("device", DEVICES)
 def test_every_answer_is_the_scripts_and_nothing_stays(make_rig, device, seed):
     rig = make_rig(**DEVICES[device])
     rig.device.automatic = False
     load = Load(rig, seed)
-    for _ in range(250):
+    for _ in range(160):
         load.step()
     rig.device.automatic = True
     rig.settle(20_000)
@@ -81,7 +81,7 @@ def test_every_answer_is_the_scripts_and_nothing_stays(make_rig, device, seed):
     assert rig.core.scheduler.resident_count == 0
     assert not rig.core.leaving
     accepted = [e.request_id for _, e in rig.transport.sent if isinstance(e, Accepted)]
-    assert len(accepted) > 30
+    assert len(accepted) > 20
     for name in accepted:
         text, expected = rig.text(name), load.expected[name]
         assert text == expected[: len(text)]

@@ -1,0 +1,118 @@
+"""The worker over the real CPU device and a tiny model: speculation, preemption and caching change no answer."""
+
+from __future__ import annotations
+
+import random
+import select
+import time
+
+import pytest
+import torch
+from tiny_checkpoint import write_tiny_checkpoint
+from tiny_draft_head import write_tiny_draft_head
+
+from gpu import create_device
+from gpu.model.weights import open_source
+from service.ipc.messages import Sampling
+from tests.engine.conftest import Rig
+
+torch.set_num_threads(1)
+END = 256
+REQUESTS = 6
+
+
+class RealRig(Rig):
+    """A rig over a device that runs by itself."""
+
+    def make_device(self, path, **settings):
+        sizes = {"prefill_capacities": (16, 64), "decode_batches": (1, 2, 4), "request_slots": 4, "threads": 1}
+        return time.monotonic_ns, create_device(path, **(sizes | settings))
+
+    def check(self) -> None:
+        device = self.device
+        assert 0 <= device.free_pages() <= device.free_pages() + device.used_pages() <= device.limits.kv_pages
+
+    def settle(self, limit: int = 20_000) -> None:
+        for _ in range(limit):
+            self.step()
+            if self.worker.drained and not len(self.core.table):
+                return
+            if self.worker.wait_ns():
+                select.select([self.device.completion_fd], [], [], 60)
+        raise AssertionError("the engine does not come to rest")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A folder with a checkpoint, and a draft head for it."""
+    directory = tmp_path_factory.mktemp("tiny")
+    write_tiny_checkpoint(directory)
+    write_tiny_draft_head(directory / "head", open_source(directory).config)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def serve(tiny, tmp_path_factory):
+    """Answers of a device with these settings, by name, and its rig."""
+
+    def serve(sampling: Sampling, **settings):
+        if settings.pop("head", False):
+            settings["draft_head"] = tiny / "head"
+        rig = RealRig(tmp_path_factory.mktemp("rig"), path=tiny, **settings)
+        rig.device.journal = None
+        choose = random.Random(3)
+        common = [choose.randrange(256) for _ in range(40)]
+        for number in range(REQUESTS):
+            tail = [choose.randrange(256) for _ in range(5 + number * 3)]
+            prompt = common + tail if number % 2 else tail * 3
+            rig.submit(
+                f"r{number}", token_ids=prompt, output=14 + 11 * number, sampling=sampling, stop=[END],
+                boundaries=[40] if number % 2 else [],
+            )  # fmt: skip
+            rig.step()
+        rig.settle()
+        rig.device.shut_down(abandon=False)
+        assert rig.device.used_pages() == 0
+        return {f"r{n}": rig.text(f"r{n}") for n in range(REQUESTS)}, rig
+
+    return serve
+
+
+GREEDY = Sampling(0.0)
+SEEDED = Sampling(1.0, 0.95, 7)
+
+
+SAMPLINGS = {"greedy": GREEDY, "seeded": SEEDED}
+
+
+@pytest.fixture(scope="module")
+def plain(serve):
+    """What a device without any of it answers, by sampling."""
+    return {name: serve(sampling, snapshot_rows=0)[0] for name, sampling in SAMPLINGS.items()}
+
+
+@pytest.mark.parametrize(
+    ("sampling", "settings"),
+    [
+        ("greedy", {}),
+        ("greedy", {"kv_pages": 12}),
+        ("seeded", {"kv_pages": 12, "snapshot_rows": 1}),
+        ("greedy", {"draft_tokens": 3}),
+        ("seeded", {"draft_tokens": 3, "head": True, "kv_pages": 12}),
+        ("greedy", {"draft_tokens": 4, "head": True, "allocation": "device", "speculative_token_capacity": 8}),
+        ("seeded", {"draft_tokens": 2, "head": True, "allocation": "host", "mixed": True}),
+        ("greedy", {"draft_tokens": 3, "head": True, "verification": "fixed:4", "snapshot_rows": 0}),
+    ],
+    ids=str,
+)
+def test_answers_do_not_depend_on_pages_drafts_or_caching(plain, serve, sampling, settings):
+    answers, rig = serve(SAMPLINGS[sampling], **settings)
+    assert answers == plain[sampling]
+    endings = [rig.ending(name) for name in answers]
+    assert all(ending.finish_reason in ("length", "stop") and ending.preemptions <= 1 for ending in endings)
+    if settings.get("kv_pages") == 12:
+        assert sum(ending.preemptions for ending in endings) > 0
+    lanes = [lane for done in rig.completions() for lane in done.lanes]
+    assert sum(lane.committed_tokens for lane in lanes) == sum(ending.output_tokens for ending in endings)
+    if settings.get("head"):
+        assert sum(lane.offered_tokens for lane in lanes) > 0
