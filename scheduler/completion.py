@@ -104,9 +104,11 @@ def apply(state: SchedulerState, completion: Completion) -> list[GeneratedToken]
     if state.ledgers.acceptance.full and not was_full:
         # Until now nothing read the optimistic yields, so they were not kept up to date.
         state.rebuild_acceptance(0, state.request_slots)
-    tokens = _close_lanes(state, completion) if more_to_do else _next_tokens(state, completion)
-    state.start_memories()
     state.views_stale = True
+    if not more_to_do:
+        return _next_tokens(state, completion)
+    tokens = _close_lanes(state, completion)
+    state.start_memories()
     return tokens
 
 
@@ -155,6 +157,7 @@ def _run_kernel(state: SchedulerState, completion: Completion) -> int:
         a.survival,
         a.yields,
         a.decay,
+        state.works,
         completion.survival,
         completion.confidence,
     )

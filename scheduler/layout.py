@@ -302,6 +302,10 @@ REACHED, RETIRING, DEAD, OFFERED = 1, 2, 4, 8
 nothing was counted. OFFERED: a copy offer stood, which ends with this completion."""
 
 
+UNSEEN = -(2**63)
+"""Stands for no time among times of publications."""
+
+
 def zeros(dtype: np.dtype[np.void], count: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:
     """`count` records, all 0."""
     return np.zeros(count, dtype=dtype)

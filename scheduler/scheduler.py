@@ -40,7 +40,6 @@ from scheduler.records import (
 from scheduler.shapes import GraphKind
 from scheduler.state import Resources, SchedulerState, Tenant
 
-MOST_NOTED_PUBLICATIONS = 4096
 DEFAULT_PAGE_TOKENS = 16
 DEFAULT_CHECKPOINT_FRACTION = 0.05
 
@@ -351,21 +350,17 @@ class RequestScheduler:
         frame or did not serve the handle.
         """
         state = self._state
-        # Applied by refresh(), all of them in one call: a kernel call each would take longer than the rest of this.
-        noted = state.published
         try:
             slot = handle.slot
-            served = state.served[slot] == handle.generation and state.completed_fence == fence
-            if served and fence is not True:
-                noted.append(slot)
+            served = state.served[slot] == handle.generation and state.completed_fence == fence and fence is not True
+            if served:
+                # Applied by refresh(), all of them in one call: a call each would take longer than the rest of this.
+                state.visible[slot] = state.now_ns
         except (AttributeError, KeyError, TypeError):  # not served, or no handle
             served = False
-        if not served or fence is True:
+        if not served:
             raise InvalidFence(f"{handle!r} has no output of fence {fence!r} to publish")
-        state.published_ns.append(state.now_ns)
         state.views_stale = True
-        if len(noted) >= MOST_NOTED_PUBLICATIONS:
-            state.refresh()
 
     def checkpoint(self) -> bytes:
         """The whole state; restore() continues it, decision for decision."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import types
-from array import array
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,6 @@ from scheduler.records import RequestHandle, RequestSpec
 Records = npt.NDArray[np.void]
 
 _EMPTY_SLOT = np.zeros((), layout.SLOT)
-_NOTHING: npt.NDArray[np.int64] = np.zeros(0, np.int64)
 
 _COEFFICIENTS = (
     "output_token_value",
@@ -73,7 +71,8 @@ class SchedulerState:
     queue: the frames in flight, oldest first; completed: record number of the last completed frame, -1 without;
     completed_fence: its fence; served: generation by slot of its lanes. acceptance: estimates and what derives from
     them (S3).
-    published, published_ns: slots whose output of that frame became visible, and when, not applied yet (int64).
+    visible_ns: int64 [S], when output of that frame became visible and refresh() has not applied it yet, else UNSEEN;
+    visible: the same memory, which Python writes faster.
     tenants: who holds each slot; never changed in place, since plans keep the list that they were made with.
     done: int64 [2, S], what the completion's kernel says of each lane (layout.DONE_*), until the next one.
     views_stale: the slots' view_* fields are behind what has happened since refresh().
@@ -117,7 +116,8 @@ class SchedulerState:
         self.completed, self.completed_fence = -1, 0
         self.served: dict[int, int] = {}
         self.resources = Resources()
-        self.published, self.published_ns = array("q"), array("q")
+        self.visible_ns: npt.NDArray[np.int64] = np.full(request_slots, layout.UNSEEN, np.int64)
+        self.visible = self.visible_ns.data
         self.done: npt.NDArray[np.int64] = np.zeros((2, request_slots), np.int64)
         self.views_stale = False
         self.now_ns = self.last_fence = self.tick = self.admissions = 0
@@ -221,15 +221,9 @@ class SchedulerState:
         """
         if not self.views_stale:
             return
-        queue, published = self.queue, self.published
-        slots, times = _NOTHING, _NOTHING
-        if published:
-            slots, times = np.frombuffer(published, np.int64), np.frombuffer(self.published_ns, np.int64)
-            self.published, self.published_ns = array("q"), array("q")
+        queue = self.queue
         self.kernels.publish_lanes(
-            len(slots),
-            slots,
-            times,
+            self.visible_ns,
             queue[0].number if queue else -1,
             queue[1].number if len(queue) > 1 else -1,
             self.completed,

@@ -72,21 +72,22 @@ class KernelArrays:
             np.array(did, np.int8).reshape(-1, layout.DID_COLUMNS),
             np.zeros((2, len(self.slots)), np.int64),
             *(self.slots, self.graphs, self.policy, self.frames, self.lanes, self.participants),
-            *(a.estimates, a.prior, a.survival, a.yields, a.decay),
+            *(a.estimates, a.prior, a.survival, a.yields, a.decay, self.work),
             a.no_survival if survival is None else survival,
             a.no_confidence if confidence is None else confidence,
         )
-        self.kernels.start_memories(self.slots, self.graphs, self.policy, a.prior, a.yields, self.work)
+        if more:
+            self.kernels.start_memories(self.slots, self.graphs, self.policy, a.prior, a.yields, self.work)
         return more
 
     def publish(self, published=()):
         """`published`: (slot, time in ns) pairs. Refreshes the views."""
-        slots = np.array([slot for slot, _ in published], np.int64)
-        times = np.array([time for _, time in published], np.int64)
+        visible_ns = np.full(len(self.slots), layout.UNSEEN, np.int64)
+        for slot, time_ns in published:
+            visible_ns[slot] = time_ns
         first, second = [*self.queue, -1, -1][:2]
         self.kernels.publish_lanes(
-            len(published),
-            *(slots, times, first, second, self.completed),
+            *(visible_ns, first, second, self.completed),
             *(self.slots, self.policy, self.frames, self.participants),
         )
 

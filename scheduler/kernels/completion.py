@@ -61,6 +61,7 @@ from scheduler.layout import (
     REACHED,
     RETIRING,
     TERMINAL,
+    UNSEEN,
 )
 
 
@@ -132,17 +133,31 @@ def count_tokens(lane, did, slot, earned_ms):
         slot["decode_earned_ms"] += earned_ms
 
 
+@allocating
+def start_missing(slots, graphs, policy, prior, yields, work):
+    """First token memories of runnable slots without one, in slot order."""
+    missing = False
+    for s in range(slots.shape[0]):
+        missing = missing or (runnable(slots[s]) and math.isnan(slots[s]["token_memory"]))
+    if not missing:
+        return
+    rounds, prompts = fastest_tables(graphs, yields, work)
+    for s in range(slots.shape[0]):
+        if runnable(slots[s]) and math.isnan(slots[s]["token_memory"]):
+            start_memory(s, slots, policy[0]["newcomer"], yields, prior, work, rounds, prompts)
+
+
 @entry(
     int64(
         *(int64, int64, int64, float64, int64, int64, int64, int8s_2d, ints_2d),
         *(slots_type, graphs_type, policy_type, frames_type, lanes_type, participants_type),
-        *(floats_5d, floats_2d, floats_3d, floats_4d, floats),
+        *(floats_5d, floats_2d, floats_3d, floats_4d, floats, ints_2d),
         *(floats_2d, float32s_2d),
     )
 )
 def complete_frame(
     frame, now_ns, interval_ns, earned_ms, optimistic, following, following_end_ns, did, done, slots, graphs, policy,
-    frames, lanes, participants, estimates, prior, survival, yields, decay, survival_rows, confidence,
+    frames, lanes, participants, estimates, prior, survival, yields, decay, work, survival_rows, confidence,
 ):  # fmt: skip
     """Completes frames[frame]; did[lanes, 4] says what each lane did, validated. Fills done[2, lanes or more].
 
@@ -156,7 +171,8 @@ def complete_frame(
     survival_rows[S, D] (NaN: not evaluated) and the joint confidence[S, D] may be empty, (0, 0).
 
     Charges the participants, then by lane: acceptance, then counters (consumed, emitted, in_flight, pending, epoch);
-    opens the frame's publications. The caller then handles stages and ends, and calls start_memories.
+    opens the frame's publications. Where there is more to do the caller then handles stages and ends, and calls
+    start_memories; otherwise that has been done.
     """
     count = frames[frame]["lanes"]
     depth = graphs[frames[frame]["graph"]]["depth"]
@@ -197,33 +213,30 @@ def complete_frame(
             or lane["ceiling"] == 0
         ):  # fmt: skip
             more += 1
+    if more == 0:
+        start_missing(slots, graphs, policy, prior, yields, work)
     return more
 
 
 @entry(void(*(slots_type, graphs_type, policy_type), *(floats_2d, floats_4d, ints_2d)))
 def start_memories(slots, graphs, policy, prior, yields, work):
-    """First token memories of runnable slots without one, in slot order: tried again after each completion."""
-    missing = False
-    for s in range(slots.shape[0]):
-        missing = missing or (runnable(slots[s]) and math.isnan(slots[s]["token_memory"]))
-    if not missing:
-        return
-    rounds, prompts = fastest_tables(graphs, yields, work)
-    for s in range(slots.shape[0]):
-        if runnable(slots[s]) and math.isnan(slots[s]["token_memory"]):
-            start_memory(s, slots, policy[0]["newcomer"], yields, prior, work, rounds, prompts)
+    """First token memories are tried again after each completion, once its lanes are closed."""
+    start_missing(slots, graphs, policy, prior, yields, work)
 
 
-@entry(void(*(int64, ints, ints), *(int64, int64, int64), *(slots_type, policy_type, frames_type, participants_type)))
-def publish_lanes(count, published, times, first, second, completed, slots, policy, frames, participants):
-    """The first `count` publications of the completed frame in order (slot, time in ns); then every slot's views.
+@entry(void(ints, *(int64, int64, int64), *(slots_type, policy_type, frames_type, participants_type)))
+def publish_lanes(visible_ns, first, second, completed, slots, policy, frames, participants):
+    """Output of the completed frame became visible at visible_ns[S], UNSEEN where none did; then every slot's views.
 
-    The caller may gather publications and call once (count 0 if there are none), before anything reads the slots or
-    their views, another completion, or a change of policy. A slot that was reused or cancelled meanwhile, or whose
-    lane emitted nothing, is left alone.
+    The caller may gather publications and call once, before anything reads the slots or their views, another
+    completion, or a change of policy. A slot that was reused or cancelled meanwhile, or whose lane emitted nothing, is
+    left alone. visible_ns is all UNSEEN afterwards.
     """
     adaptation_ms = policy[0]["adaptation_ms"]
-    for i in range(count):
-        s, interval_ms = published[i], frames[completed]["interval_ms"]
-        publish_lane(slots[s], participants[completed, s], times[i], interval_ms, adaptation_ms)
+    for s in range(slots.shape[0]):
+        if visible_ns[s] == UNSEEN:
+            continue
+        interval_ms = frames[completed]["interval_ms"]
+        publish_lane(slots[s], participants[completed, s], visible_ns[s], interval_ms, adaptation_ms)
+        visible_ns[s] = UNSEEN
     project(first, second, completed, slots, frames, participants, adaptation_ms)
