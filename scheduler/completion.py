@@ -173,8 +173,10 @@ def _next_tokens(state: SchedulerState, completion: Completion) -> list[Generate
         handle, tenant = record.handle, tenants[number]
         assert tenant is not None, "a submitted lane keeps its slot"
         request_id = tenant.spec.request_id
-        for place, token in enumerate(record.emitted_tokens, start=index):
+        place = index
+        for token in record.emitted_tokens:
             add(GeneratedToken(handle, request_id, token, place))
+            place += 1
     return tokens
 
 

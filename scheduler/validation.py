@@ -70,18 +70,18 @@ def usual_lanes(lanes: LaneColumns, records: Sequence[CompletionRecord], device:
         handle, tokens, finished = record.handle, record.emitted_tokens, record.finished
         consumed, accepted, offered = record.consumed_prompt_tokens, record.accepted_tokens, record.offered_tokens
         emitted, drafting = len(tokens), ceiling and not prompt
+        if type(accepted) is not int or (consumed is not prompt and (type(consumed) is not int or consumed != prompt)):
+            return None
         if offered is None:
             offered = 0 if not drafting else accepted if device else ceiling - 1
+        elif type(offered) is not int:
+            return None
         if (
             type(record) is not CompletionRecord
             or handle.slot != slot
             or handle.generation != generation
             or record.error is not None
             or type(tokens) is not tuple
-            or consumed != prompt
-            or type(consumed) is not int
-            or type(accepted) is not int
-            or type(offered) is not int
             or not (
                 0 <= accepted <= offered < ceiling and emitted and accepted <= emitted <= accepted + 1
                 if drafting
