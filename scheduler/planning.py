@@ -47,9 +47,11 @@ def _places(dtype: np.dtype[np.void], names: str) -> list[int]:
     return [(dtype.names or _NO_NAMES).index(name) for name in names.split()]
 
 
-_EXPONENT, _DECODERS, _PRICED, _CHOSEN, _RUNNER_UP, _RUNNER_UP_SCORE, _REASON, _OVERFLOW, _ALTERNATIVES = _places(
-    layout.DECISION,
-    "exponent decoders priced chosen runner_up runner_up_score reason overflow alternatives",
+_EXPONENT, _DECODERS, _PRICED, _CHOSEN, _RUNNER_UP, _RUNNER_UP_SCORE, _REASON, _OVERFLOW, _ALTERNATIVES, _FOUND = (
+    _places(
+        layout.DECISION,
+        "exponent decoders priced chosen runner_up runner_up_score reason overflow alternatives found",
+    )
 )
 _GRAPH, _FOLLOWING, _KNOWN, _LANES, _SCORE, _LOGICAL, _BARRED_AS, _NEEDS_EMPTY = _places(
     layout.CANDIDATE, "graph following known lanes score logical_rows barred needs_empty"
@@ -299,7 +301,7 @@ class Planner:
 
     def forget(self) -> None:
         """plan() answered None without a decision: all_candidates() has nothing to show."""
-        self._decision["found"] = 0
+        self._integers[_FOUND] = 0
 
     def all_candidates(self) -> tuple[CandidateTuple, ...]:
         """Every candidate of the last decision, in catalog order of the submitted shape."""

@@ -130,18 +130,18 @@ class AcceptanceLuck:
     def confidence(
         self, curves: NDArray[np.float64], slots: NDArray[np.int64], rounds: NDArray[np.int64]
     ) -> NDArray[np.float32]:
-        """What a confidence head says of these rounds: conditional and joint probabilities, [2, rounds, depth].
+        """What a confidence head says of these rounds: conditional and joint probabilities, [rounds, 2, depth].
 
         `curves`: [request_slots, depth], of which `slots` [rounds] says whose belongs to each round.
         """
         at = rounds % _TABLE
-        return self._confidence(curves[slots], at) if self._known is None else self._known[:, at]
+        return self._confidence(curves[slots], at) if self._known is None else self._known.take(at, axis=0)
 
     def _confidence(self, curves: NDArray[np.float64], rounds: NDArray[np.int64]) -> NDArray[np.float32]:
         joint = self.survival(curves, rounds)
         conditional = joint.copy()
         conditional[:, 1:] /= np.maximum(joint[:, :-1], _SMALLEST)
-        return np.minimum(np.stack((conditional, joint)), 1.0).astype(np.float32)
+        return np.minimum(np.stack((conditional, joint), axis=1), 1.0).astype(np.float32)
 
     def survival(self, curves: NDArray[np.float64], rounds: ArrayLike) -> NDArray[np.float64]:
         """The rounds' own survival [rounds, depth], which `accepted` is drawn from.

@@ -98,6 +98,7 @@ class Execution:
         self._depth = luck.depth if luck is not None else 1
         self._curves = np.zeros((request_slots, self._depth))
         self._sidecar = np.zeros((2, request_slots, self._depth), dtype=np.float32)
+        self._sidecar_by_slot = self._sidecar.transpose(1, 0, 2)
         self.offered_tokens = 0
         self.accepted_tokens = 0
 
@@ -161,8 +162,8 @@ class Execution:
         slots = np.array([live.handle.slot for live in lives])
         rounds = np.array([live.last_round - live.output_left for live in lives])
         confidence = self._luck.confidence(self._curves, slots, rounds)
-        self._sidecar[:, slots] = confidence
-        return confidence[1]
+        self._sidecar_by_slot[slots] = confidence
+        return confidence[:, 1]
 
 
 def packed(shape: GraphShape) -> bool:
