@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import struct
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,15 +72,20 @@ Row = tuple[Any, ...]
 
 
 def _as_row(dtype: np.dtype[np.void]) -> struct.Struct:
-    """Reads and writes records of 64-bit integers and floats as a Row, in a fifth of the time that numpy takes."""
+    """Reads records of 64-bit integers and floats as Rows, in a fifth of the time that numpy takes."""
     return struct.Struct("".join("d" if dtype[name] == np.float64 else "q" for name in dtype.names or _NO_NAMES))
 
 
-_CANDIDATE = _as_row(layout.CANDIDATE)
+_CANDIDATE, _LANE, _DETAIL = _as_row(layout.CANDIDATE), _as_row(layout.LANE), _as_row(layout.LANE_DETAIL)
 _GIVEN = struct.Struct("q" * _INPUTS)
 _PLAN_BYTES = layout.RECORDED * layout.CANDIDATE.itemsize
 """Of the candidates that one plan keeps."""
 assert _CANDIDATE.size == layout.CANDIDATE.itemsize
+
+
+def _rows(reader: struct.Struct, records: Records) -> Iterator[Row]:
+    """The records, at least one, as rows."""
+    return reader.iter_unpack(records.view(np.int64).data.cast("B"))
 
 
 class _Outputs(NamedTuple):
@@ -119,8 +125,9 @@ class _Recorded:
         return tenant.spec.request_id
 
     def make_lanes(self) -> tuple[PlanLane, ...]:
-        lanes, details = self.outputs.lanes[: self.lanes].tolist(), self.outputs.details[: self.lanes].tolist()
-        return tuple(self._lane(lane, detail) for lane, detail in zip(lanes, details, strict=True))
+        lanes = _rows(_LANE, self.outputs.lanes[: self.lanes])
+        details = _rows(_DETAIL, self.outputs.details[: self.lanes])
+        return tuple(map(self._lane, lanes, details))
 
     def _lane(self, lane: Row, detail: Row) -> PlanLane:
         slot, generation, _, rows, ceiling, prompt_tokens, source, expected = lane
@@ -148,7 +155,7 @@ class _Recorded:
     def make_alternatives(self) -> tuple[Alternative, ...]:
         found: list[Alternative] = []
         slots, first = self.outputs.slots, 0
-        for rank, row in enumerate(self.outputs.candidates[: 1 + self.alternatives].tolist()):
+        for rank, row in enumerate(_rows(_CANDIDATE, self.outputs.candidates[: 1 + self.alternatives])):
             end = first + row[_LANES]
             if rank > 0:
                 found.append(self._alternative(rank, row, slots[first:end].tolist()))
