@@ -206,12 +206,7 @@ def complete_frame(
             count_tokens(lane, did[i], slot, earned_ms)
         if slot["emitted"] >= slot["output_limit"]:
             done[DONE_NEXT, i] += REACHED
-        if (
-            done[DONE_NEXT, i] != 0
-            or did[i, DID_END] != GOES_ON
-            or lane["prompt_tokens"] > 0
-            or lane["ceiling"] == 0
-        ):  # fmt: skip
+        if done[DONE_NEXT, i] != 0 or did[i, DID_END] != GOES_ON or lane["prompt_tokens"] > 0 or lane["ceiling"] == 0:
             more += 1
     if more == 0:
         start_missing(slots, graphs, policy, prior, yields, work)
