@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from scheduler import layout
 from scheduler.plans import Reason, ScheduledPlan
 from scheduler.shapes import Allocation, GraphKind
-from scheduler.validation import LaneRow
 
 QUEUEABLE = frozenset({GraphKind.DECODE, GraphKind.SPECULATIVE})
 """Only these may occupy both frame slots."""
-REASONS = tuple(Reason)
+REASON_NUMBER = {reason: number for number, reason in enumerate(Reason)}
+
+
+class LaneColumns(NamedTuple):
+    """A frame's lanes as Python numbers, in slot order. Ceilings and prompt tokens are token counts."""
+
+    slots: list[int]
+    generations: list[int]
+    ceilings: list[int]
+    prompts: list[int]
+
+    @classmethod
+    def of(cls, cohort: npt.NDArray[np.void]) -> LaneColumns:
+        """The columns of layout.LANE records."""
+        return cls(
+            cohort["slot"].tolist(),
+            cohort["generation"].tolist(),
+            cohort["ceiling"].tolist(),
+            cohort["prompt_tokens"].tolist(),
+        )
 
 
 @dataclasses.dataclass(slots=True)
 class Frame:
     """One committed plan. `number`: its record in state.frames; `graph`: the shape's position in the catalog.
 
-    `known`: its cost was known at commit; `queued`: another frame was in flight then. `rows`: its lanes as numbers.
+    `known`: its cost was known at commit; `queued`: another frame was in flight then; `lanes`: of its cohort.
     """
 
     number: int
@@ -33,7 +51,7 @@ class Frame:
     committed_ns: int
     expected_end_ns: int
     cohort: npt.NDArray[np.void]
-    rows: list[LaneRow]
+    lanes: LaneColumns
 
     @property
     def cost_ns(self) -> int:
@@ -50,29 +68,6 @@ class Frame:
         """It earns for both ledgers."""
         return self.plan.reason in (Reason.ORDINARY, Reason.SOLO_PREFILL)
 
-    def record(self) -> tuple[int | float, ...]:
-        """The values of its layout.FRAME record."""
-        plan = self.plan
-        return (
-            self.fence,
-            self.graph,
-            len(self.rows),
-            REASONS.index(plan.reason),
-            int(self.known),
-            plan.selected_cost_ns,
-            int(self.queued),
-            self.committed_ns,
-            self.expected_end_ns,
-            0,
-            0.0,
-        )
-
-
-def lane_rows(cohort: npt.NDArray[np.void]) -> list[LaneRow]:
-    """The lanes' slots, generations, ceilings and prompt tokens."""
-    columns = (cohort[name].tolist() for name in ("slot", "generation", "ceiling", "prompt_tokens"))
-    return list(zip(*columns, strict=True))
-
 
 def may_queue(queue: list[Frame], now_ns: int) -> bool:
     """Whether another plan may be made: no frame, or one whose kind queues, whose cost was known, and which has not
@@ -82,7 +77,3 @@ def may_queue(queue: list[Frame], now_ns: int) -> bool:
         return True
     first = queue[0]
     return len(queue) == 1 and first.plan.shape.kind in QUEUEABLE and first.known and now_ns <= first.expected_end_ns
-
-
-assert layout.FRAME.names is not None
-assert len(layout.FRAME.names) == 11, "Frame.record() gives every field"

@@ -288,11 +288,22 @@ PARTICIPANT = np.dtype(
     align=True,
 )
 
-# What a completed lane did: columns of an int64 array [lanes, 6] in lane order.
-DID_CONSUME, DID_EMIT, DID_ACCEPT, DID_OFFER, DID_TEACH, DID_REACH = range(6)
-"""DID_TEACH: 1 for a lane whose observations count (no error, and its request had neither ended nor been cancelled);
-where it is 0 nothing was consumed or emitted. DID_REACH: written by the kernel, 1 at the request's output limit."""
-DID_COLUMNS = 6
+# What a completed lane did: columns of an int8 array [lanes, 4] in lane order (no lane has over 64 tokens).
+DID_EMIT, DID_ACCEPT, DID_OFFER, DID_END = range(4)
+DID_COLUMNS = 4
+FAILED, GOES_ON, FINISHED = range(3)
+"""Values of DID_END. A failed lane teaches and commits nothing; the program of a finished one ended its answer."""
+
+# What the kernel answers of each lane: rows of an int64 array [2, lanes].
+DONE_INDEX, DONE_NEXT = range(2)
+"""DONE_INDEX: output tokens that the request had before. DONE_NEXT: a sum of the following numbers."""
+REACHED, RETIRING, DEAD, OFFERED = 1, 2, 4, 8
+"""REACHED: its output limit. RETIRING: it was being preempted. DEAD: its request had been cancelled or had ended, so
+nothing was counted. OFFERED: a copy offer stood, which ends with this completion."""
+
+
+UNSEEN = -(2**63)
+"""Stands for no time among times of publications."""
 
 
 def zeros(dtype: np.dtype[np.void], count: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:

@@ -115,12 +115,13 @@ class Ledgers:
 
     def balances(self) -> LedgerBalances:
         """In ms, as plans record them."""
+        timing, acceptance = self.timing, self.acceptance
         return LedgerBalances(
-            timing_credit_ms=self.timing.credit_ns / NS_PER_MS,
-            timing_spent_ms=self.timing.spent_ns / NS_PER_MS,
-            timing_ordinary_ms=self.timing.ordinary_ns / NS_PER_MS,
-            acceptance_credit_ms=self.acceptance.credit_ns / NS_PER_MS,
-            acceptance_spent_ms=self.acceptance.spent_ns / NS_PER_MS,
-            acceptance_ordinary_ms=self.acceptance.ordinary_ns / NS_PER_MS,
-            discovery_ms=self.discovery_ns / NS_PER_MS,
+            timing.credit_ns / NS_PER_MS,
+            timing.spent_ns / NS_PER_MS,
+            timing.ordinary_ns / NS_PER_MS,
+            acceptance.credit_ns / NS_PER_MS,
+            acceptance.spent_ns / NS_PER_MS,
+            acceptance.ordinary_ns / NS_PER_MS,
+            self.discovery_ns / NS_PER_MS,
         )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -46,10 +48,10 @@ def _places(dtype: np.dtype[np.void], names: str) -> list[int]:
     return [(dtype.names or _NO_NAMES).index(name) for name in names.split()]
 
 
-_EXPONENT, _DECODERS, _PRICED, _CHOSEN, _RUNNER_UP, _RUNNER_UP_SCORE, _REASON, _OVERFLOW, _ALTERNATIVES, _SLOTS = (
+_EXPONENT, _DECODERS, _PRICED, _CHOSEN, _RUNNER_UP, _RUNNER_UP_SCORE, _REASON, _OVERFLOW, _ALTERNATIVES, _FOUND = (
     _places(
         layout.DECISION,
-        "exponent decoders priced chosen runner_up runner_up_score reason overflow alternatives recorded_slots",
+        "exponent decoders priced chosen runner_up runner_up_score reason overflow alternatives found",
     )
 )
 _GRAPH, _FOLLOWING, _KNOWN, _LANES, _SCORE, _LOGICAL, _BARRED_AS, _NEEDS_EMPTY = _places(
@@ -69,6 +71,34 @@ Row = tuple[Any, ...]
 """One record of a structured array, as Python numbers."""
 
 
+def _as_row(dtype: np.dtype[np.void]) -> struct.Struct:
+    """Reads records of 64-bit integers and floats as Rows, in a fifth of the time that numpy takes."""
+    return struct.Struct("".join("d" if dtype[name] == np.float64 else "q" for name in dtype.names or _NO_NAMES))
+
+
+_CANDIDATE, _LANE, _DETAIL = _as_row(layout.CANDIDATE), _as_row(layout.LANE), _as_row(layout.LANE_DETAIL)
+_GIVEN = struct.Struct("q" * _INPUTS)
+_PLAN_BYTES = layout.RECORDED * layout.CANDIDATE.itemsize
+"""Of the candidates that one plan keeps."""
+assert _CANDIDATE.size == layout.CANDIDATE.itemsize
+
+
+def _rows(reader: struct.Struct, records: Records) -> Iterator[Row]:
+    """The records, at least one, as rows."""
+    return reader.iter_unpack(records.view(np.int64).data.cast("B"))
+
+
+class _Outputs(NamedTuple):
+    """What the kernel fills for one plan, which keeps it: layout.CANDIDATE [RECORDED], int64 [RECORDED * S],
+    layout.LANE [S] and layout.LANE_DETAIL [S].
+    """
+
+    candidates: Records
+    slots: npt.NDArray[np.int64]
+    lanes: Records
+    details: Records
+
+
 def _parts(row: Row) -> PlanParts:
     token, delivery, relief, terminal, wait = row[_PARTS]
     return PlanParts(token, delivery, relief, terminal, wait, row[_HORIZON_MS] if row[_KNOWN] else None)
@@ -78,14 +108,13 @@ def _parts(row: Row) -> PlanParts:
 class _Recorded:
     """What the kernel wrote about one plan, from which its lanes and alternatives are made when they are read.
 
-    candidates: layout.CANDIDATE, the submitted one first; slots: their submitted slots, one after another; lanes,
-    details: of the submitted one. tenants: who held each slot. shapes: the catalog's.
+    lanes: how many; alternatives: how many candidates follow the submitted one. outputs.slots: all their submitted
+    slots, one after another. tenants: who held each slot. shapes: the catalog's.
     """
 
-    candidates: Records
-    slots: npt.NDArray[np.int64]
-    lanes: Records
-    details: Records
+    outputs: _Outputs
+    lanes: int
+    alternatives: int
     tenants: list[Tenant | None]
     shapes: tuple[GraphShape, ...]
     queue_depth: int
@@ -96,9 +125,9 @@ class _Recorded:
         return tenant.spec.request_id
 
     def make_lanes(self) -> tuple[PlanLane, ...]:
-        return tuple(
-            self._lane(lane, detail) for lane, detail in zip(self.lanes.tolist(), self.details.tolist(), strict=True)
-        )
+        lanes = _rows(_LANE, self.outputs.lanes[: self.lanes])
+        details = _rows(_DETAIL, self.outputs.details[: self.lanes])
+        return tuple(map(self._lane, lanes, details))
 
     def _lane(self, lane: Row, detail: Row) -> PlanLane:
         slot, generation, _, rows, ceiling, prompt_tokens, source, expected = lane
@@ -121,15 +150,15 @@ class _Recorded:
         )
 
     def lane_epochs(self) -> tuple[int, ...]:
-        return tuple(self.lanes["epoch"].tolist())
+        return tuple(self.outputs.lanes["epoch"][: self.lanes].tolist())
 
     def make_alternatives(self) -> tuple[Alternative, ...]:
         found: list[Alternative] = []
-        slots, first = self.slots.tolist(), 0
-        for rank, row in enumerate(self.candidates.tolist()):
+        slots, first = self.outputs.slots, 0
+        for rank, row in enumerate(_rows(_CANDIDATE, self.outputs.candidates[: 1 + self.alternatives])):
             end = first + row[_LANES]
             if rank > 0:
-                found.append(self._alternative(rank, row, slots[first:end]))
+                found.append(self._alternative(rank, row, slots[first:end].tolist()))
             first = end
         return tuple(found)
 
@@ -167,14 +196,14 @@ class Planner:
         self._state = state
         self._kernel = load_kernels().plan
         self._decision = layout.zeros(layout.DECISION, 1)
-        self._inputs = self._decision.view(np.int64)[:_INPUTS]
         # The outcome as plain numbers: reading fields of a record one by one takes longer than the whole as a list.
         self._integers = self._decision.view(np.int64)
         self._floats = self._decision.view(np.float64)
+        self._inputs = self._integers.data.cast("B")
         self._views = layout.zeros(layout.VIEW, state.request_slots)
         self._candidates = layout.zeros(layout.CANDIDATE, FIRST_CANDIDATES)
         self._pool = np.zeros((2, FIRST_POOL), np.int64)
-        self._spare: list[tuple[Records, npt.NDArray[np.int64], Records, Records]] = []
+        self._spare: list[_Outputs] = []
         self._renew_outputs()
         self._collect_arguments()
 
@@ -186,8 +215,10 @@ class Planner:
             candidates = np.empty((plans, layout.RECORDED), layout.CANDIDATE)
             recorded_slots = np.empty((plans, layout.RECORDED * slots), np.int64)
             lanes, details = np.empty((plans, slots), layout.LANE), np.empty((plans, slots), layout.LANE_DETAIL)
-            self._spare = list(zip(candidates, recorded_slots, lanes, details, strict=True))
+            self._spare = list(map(_Outputs, candidates, recorded_slots, lanes, details))
+            self._block = candidates.view(np.int64).data.cast("B")
         self._outputs = self._spare.pop()
+        self._first_row = self._block[len(self._spare) * _PLAN_BYTES :]
 
     def _collect_arguments(self) -> None:
         state, acceptance = self._state, self._state.acceptance
@@ -211,7 +242,9 @@ class Planner:
         resources, ledgers = state.resources, state.ledgers
         depth = len(state.queue)
         idle = ledgers.episode is None
-        self._inputs[:] = (
+        _GIVEN.pack_into(
+            self._inputs,
+            0,
             state.now_ns,
             start_ns,
             depth,
@@ -235,13 +268,10 @@ class Planner:
         """The plan of what the kernel wrote; it keeps the output arrays."""
         state = self._state
         shapes = state.catalog.shapes
-        candidates, slots, lanes, details = self._outputs
+        outputs = self._outputs
+        row: Row = _CANDIDATE.unpack_from(self._first_row)
         self._renew_outputs()
-        row: Row = candidates[0].item()
-        count = row[_LANES]
-        lanes = lanes[:count]
-        candidates, slots = candidates[: 1 + outcome[_ALTERNATIVES]], slots[: outcome[_SLOTS]]
-        recorded = _Recorded(candidates, slots, lanes, details[:count], state.tenants.copy(), shapes, depth)
+        recorded = _Recorded(outputs, row[_LANES], outcome[_ALTERNATIVES], state.tenants, shapes, depth)
         reason = _REASONS[outcome[_REASON]]
         plan = ScheduledPlan(
             shapes[row[_GRAPH]],
@@ -267,7 +297,7 @@ class Planner:
             depth,
             state.tick,
         )
-        plan.cohort = lanes
+        plan.cohort = outputs.lanes[: row[_LANES]]
         plan.graph = row[_GRAPH]
         plan.needs_empty = row[_NEEDS_EMPTY] == 1
         return plan
@@ -278,7 +308,7 @@ class Planner:
 
     def forget(self) -> None:
         """plan() answered None without a decision: all_candidates() has nothing to show."""
-        self._decision["found"] = 0
+        self._integers[_FOUND] = 0
 
     def all_candidates(self) -> tuple[CandidateTuple, ...]:
         """Every candidate of the last decision, in catalog order of the submitted shape."""

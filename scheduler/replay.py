@@ -18,7 +18,7 @@ from scheduler.catalog import Catalog
 from scheduler.checks import MAX_TIME_NS, whole
 from scheduler.commitment import FRAME_SLOTS
 from scheduler.errors import InvalidCheckpoint, InvalidPolicy
-from scheduler.frames import Frame, lane_rows
+from scheduler.frames import Frame, LaneColumns
 from scheduler.ledgers import Episode, Ledgers
 from scheduler.load_settings import LoadSettings
 from scheduler.plans import (
@@ -305,5 +305,5 @@ def _frame(saved: SavedFrame) -> Frame:
         saved.committed_ns,
         saved.expected_end_ns,
         plan.cohort,
-        lane_rows(plan.cohort),
+        LaneColumns.of(plan.cohort),
     )

@@ -40,7 +40,6 @@ from scheduler.records import (
 from scheduler.shapes import GraphKind
 from scheduler.state import Resources, SchedulerState, Tenant
 
-MOST_NOTED_PUBLICATIONS = 4096
 DEFAULT_PAGE_TOKENS = 16
 DEFAULT_CHECKPOINT_FRACTION = 0.05
 
@@ -192,7 +191,7 @@ class RequestScheduler:
         if before is None:
             return
         number = state.slot_of.get(before)
-        retiring = number is not None and state.slots[number]["stage"] == layout.TERMINAL
+        retiring = number is not None and state.columns["stage"][number] == layout.TERMINAL
         if retiring or before in state.unpublished_snapshots:
             raise SnapshotPending(f"request {spec.request_id}: the snapshot of {before} is not published yet")
 
@@ -217,8 +216,8 @@ class RequestScheduler:
         Raises UnknownHandle when the request has ended.
         """
         number = self._running(handle)
-        self._state.slots[number]["epoch"] += 1
-        self._state.slots[number]["cancelled"] = 1
+        self._state.columns["epoch"][number] += 1
+        self._state.columns["cancelled"][number] = 1
         stages.drop(self._state, number)
         self._state.views_stale = True
         self._note_idle()
@@ -226,10 +225,10 @@ class RequestScheduler:
     def restored(self, handle: RequestHandle) -> None:
         """External restoration is done: the request leaves WAITING. Raises UnknownHandle; InvalidRequest elsewhere."""
         number = self._running(handle)
-        slot = self._state.slots[number]
-        if slot["stage"] != layout.WAITING:
+        columns = self._state.columns
+        if columns["stage"][number] != layout.WAITING:
             raise InvalidRequest(f"slot {number} does not wait for restoration")
-        slot["epoch"] += 1
+        columns["epoch"][number] += 1
         stages.follow(self._state, number)
 
     def preempt(self, handle: RequestHandle) -> None:
@@ -238,15 +237,15 @@ class RequestScheduler:
         Raises UnknownHandle, and InvalidRequest without such a graph or for a request that retires already.
         """
         state, number = self._state, self._running(handle)
-        slot = state.slots[number]
+        columns = state.columns
         if not state.can.has(GraphKind.TERMINAL_SNAPSHOT):
             raise InvalidRequest("no terminal snapshot graph is prepared, so nothing can be preempted")
-        if slot["stage"] == layout.TERMINAL or slot["retiring"] == 1:
+        if columns["stage"][number] == layout.TERMINAL or columns["retiring"][number] == 1:
             raise InvalidRequest(f"slot {number} retires already")
-        slot["epoch"] += 1
-        slot["terminal_since_ns"] = state.now_ns
-        if slot["in_flight"] > 0:
-            slot["retiring"] = 1
+        columns["epoch"][number] += 1
+        columns["terminal_since_ns"][number] = state.now_ns
+        if columns["in_flight"][number] > 0:
+            columns["retiring"][number] = 1
         else:
             stages.retire(state, number)
 
@@ -257,12 +256,13 @@ class RequestScheduler:
             return None
         if not any(barred_by == BarredBy.PAGES.value for *_, barred_by, _ in self.all_candidates()):
             return None
-        running = (state.slots["stage"] != layout.FREE) & (state.slots["stage"] != layout.TERMINAL)
-        running &= (state.slots["stage"] != layout.WAITING) & (state.slots["cancelled"] == 0)
+        stage, admitted = state.columns["stage"], state.columns["admitted"]
+        running = (stage != layout.FREE) & (stage != layout.TERMINAL)
+        running &= (stage != layout.WAITING) & (state.columns["cancelled"] == 0)
         numbers = running.nonzero()[0].tolist()
         if not numbers:
             return None
-        tenant = state.tenants[max(numbers, key=lambda number: int(state.slots[number]["admitted"]))]
+        tenant = state.tenants[max(numbers, key=lambda number: int(admitted[number]))]
         return None if tenant is None else tenant.handle
 
     def published_snapshot(self, request_id: str) -> None:
@@ -282,7 +282,7 @@ class RequestScheduler:
             raise InvalidRequest(f"proposals from {source!r}; the request takes offers from copy only if it lists it")
         if not whole(count, 0, MAX_TOKENS):
             raise InvalidRequest(f"{count!r} proposals; it must be a whole number from 0 to {MAX_TOKENS}")
-        self._state.slots[number]["epoch"] += 1
+        self._state.columns["epoch"][number] += 1
         stages.set_offer(self._state, number, count)
 
     def plan(self) -> ScheduledPlan | None:
@@ -300,7 +300,7 @@ class RequestScheduler:
 
     def commit(self, plan: ScheduledPlan, fence: int) -> None:
         """Submits the plan under `fence`. Raises InvalidFence when it does not rise, StalePlan when state moved on."""
-        commitment.submit(self._state, plan, fence, commitment.check(self._state, plan, fence))
+        commitment.submit(self._state, plan, fence)
 
     def complete(
         self, fence: int, records: Sequence[CompletionRecord], timing: ExecutionTiming
@@ -351,17 +351,16 @@ class RequestScheduler:
         """
         state = self._state
         try:
-            served = state.served[handle.slot] == handle.generation
+            slot = handle.slot
+            served = state.served[slot] == handle.generation and state.completed_fence == fence and fence is not True
+            if served:
+                # Applied by refresh(), all of them in one call: a call each would take longer than the rest of this.
+                state.visible[slot] = state.now_ns
         except (AttributeError, KeyError, TypeError):  # not served, or no handle
             served = False
-        if not served or state.completed_fence != fence or isinstance(fence, bool):
+        if not served:
             raise InvalidFence(f"{handle!r} has no output of fence {fence!r} to publish")
-        # Applied by refresh(), all of them in one call: a kernel call each would take longer than the rest of this.
-        state.published.append(handle.slot)
-        state.published_ns.append(state.now_ns)
         state.views_stale = True
-        if len(state.published) >= MOST_NOTED_PUBLICATIONS:
-            state.refresh()
 
     def checkpoint(self) -> bytes:
         """The whole state; restore() continues it, decision for decision."""
@@ -383,7 +382,7 @@ class RequestScheduler:
 
     def _running(self, handle: RequestHandle) -> int:
         tenant: Tenant | None = self._state.tenant(handle)
-        if tenant is None or self._state.slots[handle.slot]["cancelled"] == 1:
+        if tenant is None or self._state.columns["cancelled"][handle.slot] == 1:
             raise UnknownHandle(f"{handle!r} holds no running request")
         return handle.slot
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import types
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,8 @@ from scheduler.prompts import Prompt
 from scheduler.records import RequestHandle, RequestSpec
 
 Records = npt.NDArray[np.void]
+
+_EMPTY_SLOT = np.zeros((), layout.SLOT)
 
 _COEFFICIENTS = (
     "output_token_value",
@@ -64,10 +67,14 @@ class SchedulerState:
     slots: layout.SLOT [S]; graphs: layout.GRAPH [G] (the catalog's own); policy_row: layout.POLICY [1];
     frames: layout.FRAME [3]; lanes: layout.LANE [3, S]; participants: layout.PARTICIPANT [3, S]; works: int64 [S, C],
     the prompt tokens that each slot could consume next on each capacity.
+    columns: the fields of `slots` by name. Python reads and writes these: slots[i][name] takes thirty times as long.
     queue: the frames in flight, oldest first; completed: record number of the last completed frame, -1 without;
     completed_fence: its fence; served: generation by slot of its lanes. acceptance: estimates and what derives from
     them (S3).
-    published, published_ns: slots whose output of that frame became visible, and when, not applied yet.
+    visible_ns: int64 [S], when output of that frame became visible and refresh() has not applied it yet, else UNSEEN;
+    visible: the same memory, which Python writes faster.
+    tenants: who holds each slot; never changed in place, since plans keep the list that they were made with.
+    done: int64 [2, S], what the completion's kernel says of each lane (layout.DONE_*), until the next one.
     views_stale: the slots' view_* fields are behind what has happened since refresh().
     """
 
@@ -90,6 +97,7 @@ class SchedulerState:
         self.capacities = catalog.capacities
         self.draft_capacity = max(1, *(shape.draft_depth for shape in catalog.shapes))
         self.slots: Records = layout.zeros(layout.SLOT, request_slots)
+        self.columns: dict[str, npt.NDArray[Any]] = {name: self.slots[name] for name in layout.SLOT.names or ()}
         self.graphs: Records = catalog.graphs
         self.graphs["usable"] = selection.usable
         self.policy_row: Records = layout.zeros(layout.POLICY, 1)
@@ -108,8 +116,9 @@ class SchedulerState:
         self.completed, self.completed_fence = -1, 0
         self.served: dict[int, int] = {}
         self.resources = Resources()
-        self.published: list[int] = []
-        self.published_ns: list[int] = []
+        self.visible_ns: npt.NDArray[np.int64] = np.full(request_slots, layout.UNSEEN, np.int64)
+        self.visible = self.visible_ns.data
+        self.done: npt.NDArray[np.int64] = np.zeros((2, request_slots), np.int64)
         self.views_stale = False
         self.now_ns = self.last_fence = self.tick = self.admissions = 0
         self.checkpoint_fraction = 0.0
@@ -143,12 +152,13 @@ class SchedulerState:
     def occupy(self, spec: RequestSpec, prompt: Prompt, stage: int) -> Tenant:
         """Puts a request into the lowest free slot under a new generation, its record otherwise 0."""
         number = heapq.heappop(self.free_slots)
-        generation = int(self.slots[number]["generation"]) + 1
-        self.slots[number] = np.zeros((), layout.SLOT)
-        self.slots[number]["generation"] = generation
-        self.slots[number]["stage"] = stage
+        columns = self.columns
+        generation = int(columns["generation"][number]) + 1
+        self.slots[number] = _EMPTY_SLOT
+        columns["generation"][number] = generation
+        columns["stage"][number] = stage
         tenant = Tenant(RequestHandle(number, generation), spec, prompt)
-        self.tenants[number] = tenant
+        self._let(number, tenant)
         self.slot_of[spec.request_id] = number
         return tenant
 
@@ -156,25 +166,34 @@ class SchedulerState:
         """Frees a slot that no frame uses."""
         tenant = self.tenants[number]
         assert tenant is not None
-        assert self.slots[number]["in_flight"] == 0
-        self.slots[number]["stage"] = layout.FREE
+        assert self.columns["in_flight"][number] == 0
+        self.columns["stage"][number] = layout.FREE
         self.works[number] = 0
-        self.tenants[number] = None
+        self._let(number, None)
         del self.slot_of[tenant.spec.request_id]
         heapq.heappush(self.free_slots, number)
 
+    def _let(self, number: int, tenant: Tenant | None) -> None:
+        """Says who holds a slot."""
+        tenants = self.tenants.copy()
+        tenants[number] = tenant
+        self.tenants = tenants
+
     def free_frame(self) -> int:
-        """The number of a frame record that is neither in flight nor open for publications."""
-        used = {self.completed, *(frame.number for frame in self.queue)}
-        return next(number for number in range(layout.FRAMES) if number not in used)
+        """The number of a frame record that is neither in flight (one frame at most is) nor open for publications."""
+        running = self.queue[0].number if self.queue else -1
+        number = 0
+        while number in (running, self.completed):
+            number += 1
+        return number
 
     def restop(self, number: int) -> None:
         """Recomputes a slot's next stop and prompt works after its `consumed` or its window has changed."""
         tenant = self.tenants[number]
         assert tenant is not None
-        consumed = int(self.slots[number]["consumed"])
+        consumed = int(self.columns["consumed"][number])
         end = tenant.prompt.segment_end(consumed)
-        self.slots[number]["segment_end"] = end
+        self.columns["segment_end"][number] = end
         if self.capacities:
             self.works[number] = tenant.prompt.works(consumed, end, self.capacities)
 
@@ -190,11 +209,6 @@ class SchedulerState:
         a = self.acceptance
         self.kernels.rebuild_acceptance(first, end, self.slots, self.policy_row, a.estimates, a.survival, a.yields)
 
-    def flight(self) -> tuple[int, int, int]:
-        """Record numbers of the first and second frame in flight and of the last completed one; -1 where none is."""
-        numbers = [frame.number for frame in self.queue]
-        return numbers[0] if numbers else -1, numbers[1] if len(numbers) > 1 else -1, self.completed
-
     def start_memories(self) -> None:
         """First token memories of runnable slots that have none yet; tried again after each completion (S9)."""
         a = self.acceptance
@@ -207,16 +221,15 @@ class SchedulerState:
         """
         if not self.views_stale:
             return
+        queue = self.queue
         self.kernels.publish_lanes(
-            len(self.published),
-            np.array(self.published, np.int64),
-            np.array(self.published_ns, np.int64),
-            *self.flight(),
+            self.visible_ns,
+            queue[0].number if queue else -1,
+            queue[1].number if len(queue) > 1 else -1,
+            self.completed,
             self.slots,
             self.policy_row,
             self.frames,
             self.participants,
         )
-        self.published.clear()
-        self.published_ns.clear()
         self.views_stale = False

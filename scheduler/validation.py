@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,15 +12,13 @@ from scheduler import layout
 from scheduler.catalog import MAX_DURATION_NS
 from scheduler.checks import whole
 from scheduler.errors import InvalidCompletion
+from scheduler.frames import LaneColumns
 from scheduler.records import CompletionRecord, ExecutionTiming, FinishReason
 
-LaneRow = tuple[int, int, int, int]
-"""A lane of a frame as Python numbers: slot, generation, ceiling, prompt tokens."""
 _LISTS: tuple[type[Any], ...] = (tuple, list)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class MeasuredInterval:
+class MeasuredInterval(NamedTuple):
     """`cost_ns`: the graph cost sample, 0 without one. `device_ns`: the largest device interval, 0 without one.
 
     `service_ns`: the interval that service is charged for; 0: charge nothing. `probe_ns`: what a probe pays.
@@ -40,11 +37,11 @@ def checked_interval(timing: ExecutionTiming, queued: bool) -> MeasuredInterval:
     largest device interval of a queued frame, the larger of that and the wall interval of an isolated one (S9). A
     probe without a device interval pays its wall interval (S7).
     """
-    if not isinstance(timing, ExecutionTiming) or not isinstance(timing.device_ns, tuple | list):
+    if not isinstance(timing, ExecutionTiming) or not isinstance(timing.device_ns, _LISTS):
         raise InvalidCompletion(f"timing is {timing!r}; it must be an ExecutionTiming with a tuple of device intervals")
     wall_ns, exposed_ns = timing.wall_ns, timing.exposed_delivery_ns
-    for name, value in (("wall_ns", wall_ns), ("exposed_delivery_ns", exposed_ns)):
-        _check_duration(name, value)
+    _check_duration("wall_ns", wall_ns)
+    _check_duration("exposed_delivery_ns", exposed_ns)
     for value in timing.device_ns:
         _check_duration("device_ns", value)
     device_ns = max(timing.device_ns, default=0)
@@ -63,48 +60,56 @@ def _check_duration(name: str, value: object) -> None:
         raise InvalidCompletion(f"{name} is {value!r}; it must be a whole number of ns from 0 to one hour")
 
 
-def ordered_records(lanes: Sequence[LaneRow], records: Sequence[CompletionRecord]) -> Sequence[CompletionRecord]:
-    """The records in lane order; raises InvalidCompletion unless there is exactly one for each lane."""
-    try:
-        if {*map(type, records)} <= {CompletionRecord}:
-            return _ordered(lanes, records)
-    except (AttributeError, TypeError):  # no list, or no handle: found on the way, which takes no time
-        pass
-    raise InvalidCompletion("records must be a list of CompletionRecords, each with its lane's handle")
+def usual_lanes(lanes: LaneColumns, records: Sequence[CompletionRecord], device: bool) -> list[int] | None:
+    """careful_lanes() of records that are in lane order, valid and without an error; None where any is not.
 
-
-def _ordered(lanes: Sequence[LaneRow], records: Sequence[CompletionRecord]) -> Sequence[CompletionRecord]:
-    if len(records) == len(lanes):
-        for lane, record in zip(lanes, records, strict=True):
-            handle = record.handle
-            if handle.slot != lane[0] or handle.generation != lane[1]:
-                break
-        else:
-            return records
-    by_handle = {(record.handle.slot, record.handle.generation): record for record in records}
-    if len(by_handle) != len(records) or set(by_handle) != {lane[:2] for lane in lanes}:
-        raise InvalidCompletion(
-            f"records for {sorted(record.handle.slot for record in records)} do not match the plan's lanes "
-            f"{sorted(lane[0] for lane in lanes)}, each once"
-        )
-    return [by_handle[lane[:2]] for lane in lanes]
-
-
-def did_columns(lanes: Sequence[LaneRow], records: Sequence[CompletionRecord], device: bool) -> list[int]:
-    """What each lane did, six numbers per lane in the order of layout.DID_*; DID_TEACH is 0 where it failed.
-
-    `device`: the graph allocates its rows itself. Raises InvalidCompletion for a record that cannot be.
+    Every completion runs through here: one pass without calls, whose refusals are explained by careful_lanes().
     """
     flat: list[int] = []
-    for lane, record in zip(lanes, records, strict=True):
+    for record, slot, generation, ceiling, prompt in zip(records, *lanes, strict=True):
+        handle, tokens, finished = record.handle, record.emitted_tokens, record.finished
         consumed, accepted, offered = record.consumed_prompt_tokens, record.accepted_tokens, record.offered_tokens
-        tokens, ceiling, prompt = record.emitted_tokens, lane[2], lane[3]
+        emitted, drafting = len(tokens), ceiling and not prompt
+        if type(accepted) is not int or (consumed is not prompt and (type(consumed) is not int or consumed != prompt)):
+            return None
+        if offered is None:
+            offered = 0 if not drafting else accepted if device else ceiling - 1
+        elif type(offered) is not int:
+            return None
+        if (
+            type(record) is not CompletionRecord
+            or handle.slot != slot
+            or handle.generation != generation
+            or record.error is not None
+            or type(tokens) is not tuple
+            or not (
+                0 <= accepted <= offered < ceiling and emitted and accepted <= emitted <= accepted + 1
+                if drafting
+                else emitted == ceiling and not accepted and not offered
+            )
+            or (finished is not None and (not emitted or type(finished) is not FinishReason))
+        ):
+            return None
+        flat += (emitted, accepted, offered, layout.GOES_ON if finished is None else layout.FINISHED)
+    return flat
+
+
+def careful_lanes(lanes: LaneColumns, records: Sequence[CompletionRecord], device: bool) -> list[int]:
+    """What each lane did, four numbers per lane in the order of layout.DID_*.
+
+    `records` are in lane order; `device`: the graph allocates its rows itself. Raises InvalidCompletion for a record
+    that cannot be.
+    """
+    flat: list[int] = []
+    for record, slot, ceiling, prompt in zip(records, lanes.slots, lanes.ceilings, lanes.prompts, strict=True):
+        consumed, accepted, offered = record.consumed_prompt_tokens, record.accepted_tokens, record.offered_tokens
+        tokens = record.emitted_tokens
         if not isinstance(tokens, _LISTS):
-            raise InvalidCompletion(f"slot {lane[0]}: emitted_tokens is {tokens!r}; it must be a tuple")
+            raise InvalidCompletion(f"slot {slot}: emitted_tokens is {tokens!r}; it must be a tuple")
         emitted = len(tokens)
         if record.error is not None:
             _check_failed(record)
-            flat += (0, 0, 0, 0, 0, 0)
+            flat += (0, 0, 0, layout.FAILED)
             continue
         if offered is None:
             offered = 0 if prompt or not ceiling else accepted if device else ceiling - 1
@@ -116,14 +121,35 @@ def did_columns(lanes: Sequence[LaneRow], records: Sequence[CompletionRecord], d
             or not 0 <= accepted <= offered
             or (record.finished is not None and (not emitted or not isinstance(record.finished, FinishReason)))
         ):
-            raise _refused(lane, record)
+            raise _refused(slot, ceiling, prompt, record)
         if prompt or not ceiling:
             if emitted != ceiling or offered:
-                raise _refused(lane, record)
+                raise _refused(slot, ceiling, prompt, record)
         elif offered >= ceiling or not 1 <= emitted <= ceiling or not accepted <= emitted <= accepted + 1:
-            raise _refused(lane, record)
-        flat += (consumed, emitted, accepted, offered, 1, 0)
+            raise _refused(slot, ceiling, prompt, record)
+        flat += (emitted, accepted, offered, layout.GOES_ON if record.finished is None else layout.FINISHED)
     return flat
+
+
+def ordered_records(lanes: LaneColumns, records: Sequence[CompletionRecord]) -> Sequence[CompletionRecord]:
+    """The records in lane order; raises InvalidCompletion unless there is exactly one for each lane."""
+    try:
+        if {*map(type, records)} <= {CompletionRecord}:
+            return _ordered(lanes, records)
+    except (AttributeError, TypeError):  # no list, or no handle: found on the way, which takes no time
+        pass
+    raise InvalidCompletion("records must be a list of CompletionRecords, each with its lane's handle")
+
+
+def _ordered(lanes: LaneColumns, records: Sequence[CompletionRecord]) -> Sequence[CompletionRecord]:
+    wanted = list(zip(lanes.slots, lanes.generations, strict=True))
+    by_handle = {(record.handle.slot, record.handle.generation): record for record in records}
+    if len(by_handle) != len(records) or set(by_handle) != {*wanted}:
+        raise InvalidCompletion(
+            f"records for {sorted(record.handle.slot for record in records)} do not match the plan's lanes "
+            f"{sorted(lanes.slots)}, each once"
+        )
+    return [by_handle[handle] for handle in wanted]
 
 
 def _check_failed(record: CompletionRecord) -> None:
@@ -133,15 +159,14 @@ def _check_failed(record: CompletionRecord) -> None:
         raise InvalidCompletion(f"slot {record.handle.slot}: a failed lane commits nothing")
 
 
-def _refused(lane: LaneRow, record: CompletionRecord) -> InvalidCompletion:
-    _, _, ceiling, prompt = lane
+def _refused(slot: int, ceiling: int, prompt: int, record: CompletionRecord) -> InvalidCompletion:
     allowed = f"{prompt} prompt tokens consumed and "
     if prompt or not ceiling:
         allowed += f"{ceiling} tokens emitted, no drafts"
     else:
         allowed += f"1 to {ceiling} tokens emitted, accepted <= offered <= {ceiling - 1}, emitted accepted or 1 more"
     return InvalidCompletion(
-        f"slot {lane[0]}: consumed {record.consumed_prompt_tokens!r}, emitted {len(record.emitted_tokens)}, accepted "
+        f"slot {slot}: consumed {record.consumed_prompt_tokens!r}, emitted {len(record.emitted_tokens)}, accepted "
         f"{record.accepted_tokens!r}, offered {record.offered_tokens!r}, finished {record.finished!r}; allowed: whole "
         f"numbers, {allowed}, finished only with a token"
     )
@@ -152,23 +177,16 @@ def normal_end(reason: FinishReason) -> bool:
     return reason in (FinishReason.STOP, FinishReason.LENGTH)
 
 
-def checked_confidence(
-    confidence: Any, slots: int, capacity: int, lanes: Sequence[LaneRow], did: Sequence[int], depth: int
-) -> npt.NDArray[np.float32]:
-    """The joint confidence [slots, capacity] of a sidecar float32 [2, slots, capacity] (S3).
+def confidence_array(confidence: Any, slots: int, capacity: int) -> npt.NDArray[np.float32]:
+    """A confidence sidecar float32 [2, slots, capacity] (S3); its values are checked by the kernel confidence_fits.
 
-    Raises InvalidCompletion for another shape and for a probability outside [0, 1] in a lane that did not fail.
+    Raises InvalidCompletion for anything else.
     """
-    values: npt.NDArray[np.float32] = _as_array(confidence, np.float32, (2, slots, capacity), "confidence")
-    # Mostly every value is a probability, also of slots that took no part; only otherwise the lanes are looked at.
-    if not _inside(values) and not all(_inside(values[:, s, :n]) for s, n in _evaluated(lanes, did, depth)):
-        raise InvalidCompletion("confidence: every evaluated probability must be from 0 to 1")
-    joint: npt.NDArray[np.float32] = values[1]
-    return joint
+    return _as_array(confidence, np.float32, (2, slots, capacity), "confidence")
 
 
 def checked_survival(
-    survival: Any, slots: int, capacity: int, lanes: Sequence[LaneRow], did: Sequence[int], depth: int
+    survival: Any, slots: int, capacity: int, lanes: LaneColumns, did: Sequence[int], depth: int
 ) -> npt.NDArray[np.float64]:
     """Survival rows float64 [slots, capacity], NaN where a prefix was not evaluated (S3).
 
@@ -179,11 +197,6 @@ def checked_survival(
     if not allowed.all() and not all(allowed[s, :n].all() for s, n in _evaluated(lanes, did, depth)):
         raise InvalidCompletion("survival: every evaluated value must be from 0 to 1")
     return values
-
-
-def _inside(values: npt.NDArray[Any]) -> bool:
-    """Every value is a probability; NaN is none."""
-    return not values.size or bool(values.min() >= 0.0 and values.max() <= 1.0)
 
 
 def _as_array(values: Any, dtype: Any, shape: tuple[int, ...], name: str) -> npt.NDArray[Any]:
@@ -202,10 +215,11 @@ def _as_array(values: Any, dtype: Any, shape: tuple[int, ...], name: str) -> npt
     return array
 
 
-def _evaluated(lanes: Sequence[LaneRow], did: Sequence[int], depth: int) -> list[tuple[int, int]]:
+def _evaluated(lanes: LaneColumns, did: Sequence[int], depth: int) -> list[tuple[int, int]]:
     """(slot, depths evaluated) of the lanes that did not fail."""
+    ends = did[layout.DID_END :: layout.DID_COLUMNS]
     return [
-        (lane[0], min(depth, lane[2] - 1))
-        for lane, teaches in zip(lanes, did[layout.DID_TEACH :: layout.DID_COLUMNS], strict=True)
-        if teaches and lane[2] > 1
+        (slot, min(depth, ceiling - 1))
+        for slot, ceiling, end in zip(lanes.slots, lanes.ceilings, ends, strict=True)
+        if end != layout.FAILED and ceiling > 1
     ]

@@ -47,55 +47,47 @@ class KernelArrays:
         )
 
     def commit(self, lanes, graph=0, cost_ns=0, end_ns=0, tick=1):
-        """`lanes`: dicts of layout.LANE fields. Returns the frame's index."""
+        """`lanes`: dicts of layout.LANE fields, of the slots' present requests. Returns the frame's index."""
         frame = next(i for i in range(layout.FRAMES) if i not in self.queue and i != self.completed)
-        self.frames[frame]["graph"], self.frames[frame]["lanes"] = graph, len(lanes)
-        self.frames[frame]["selected_cost_ns"], self.frames[frame]["expected_end_ns"] = cost_ns, end_ns
-        for record, fields in zip(self.lanes[frame], lanes, strict=False):
+        cohort = layout.zeros(layout.LANE, len(lanes))
+        for record, fields in zip(cohort, lanes, strict=True):
+            slot = self.slots[fields["slot"]]
             for name in layout.LANE.names:
-                record[name] = fields.get(name, 0)
-        self.kernels.commit_frame(
-            frame,
-            tick,
-            self.slots,
-            self.graphs,
-            self.frames,
-            self.lanes,
-            self.participants,
-            self.acceptance.yields,
-            self.work,
+                record[name] = fields.get(name, slot[name] if name in ("generation", "epoch") else 0)
+        pages = self.kernels.commit_frame(
+            *(frame, 1, graph, 0, int(cost_ns > 0), cost_ns, int(bool(self.queue)), 0, end_ns),
+            *(tick, 0, layout.UNBOUNDED, 0),
+            *(cohort, self.slots, self.graphs, self.frames, self.lanes, self.participants),
+            *(self.acceptance.yields, self.work),
         )
+        assert pages == 0
         self.queue.append(frame)
         return frame
 
     def complete(self, did, now_ns=0, interval_ns=0, earned_ms=0.0, survival=None, confidence=None, optimistic=1):
-        """Completes the oldest frame; returns how many lanes reached their limit."""
+        """Completes the oldest frame; `did`: layout.DID_* of each lane. Returns for how many there is more to do."""
         a, self.completed = self.acceptance, self.queue.pop(0)
-        done = np.zeros((len(did), 6), np.int64)
-        done[:, :5] = did
-        reached = self.kernels.complete_frame(
-            self.completed,
-            now_ns,
-            interval_ns,
-            earned_ms,
-            optimistic,
-            done,
+        more = self.kernels.complete_frame(
+            *(self.completed, now_ns, interval_ns, earned_ms, optimistic, -1, 0),
+            np.array(did, np.int8).reshape(-1, layout.DID_COLUMNS),
+            np.zeros((2, len(self.slots)), np.int64),
             *(self.slots, self.graphs, self.policy, self.frames, self.lanes, self.participants),
-            *(a.estimates, a.prior, a.survival, a.yields, a.decay),
+            *(a.estimates, a.prior, a.survival, a.yields, a.decay, self.work),
             a.no_survival if survival is None else survival,
             a.no_confidence if confidence is None else confidence,
         )
-        self.kernels.start_memories(self.slots, self.graphs, self.policy, a.prior, a.yields, self.work)
-        return reached
+        if more:
+            self.kernels.start_memories(self.slots, self.graphs, self.policy, a.prior, a.yields, self.work)
+        return more
 
     def publish(self, published=()):
         """`published`: (slot, time in ns) pairs. Refreshes the views."""
-        slots = np.array([slot for slot, _ in published], np.int64)
-        times = np.array([time for _, time in published], np.int64)
+        visible_ns = np.full(len(self.slots), layout.UNSEEN, np.int64)
+        for slot, time_ns in published:
+            visible_ns[slot] = time_ns
         first, second = [*self.queue, -1, -1][:2]
         self.kernels.publish_lanes(
-            len(published),
-            *(slots, times, first, second, self.completed),
+            *(visible_ns, first, second, self.completed),
             *(self.slots, self.policy, self.frames, self.participants),
         )
 

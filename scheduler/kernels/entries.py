@@ -3,15 +3,15 @@
 from scheduler.kernels.commitment import (
     LANE_MOVED,
     NEEDS_FEEDBACK,
+    NO_SUCH_SLOT,
     PAGES_GONE,
     SNAPSHOT_ROW_GONE,
-    hold_pages,
-    recheck_lanes,
+    commit_frame,
 )
 from scheduler.kernels.completion import (
     admit_slot,
-    commit_frame,
     complete_frame,
+    confidence_fits,
     publish_lanes,
     rebuild_acceptance,
     start_memories,
@@ -21,15 +21,15 @@ from scheduler.kernels.plan import plan
 __all__ = [
     "LANE_MOVED",
     "NEEDS_FEEDBACK",
+    "NO_SUCH_SLOT",
     "PAGES_GONE",
     "SNAPSHOT_ROW_GONE",
     "admit_slot",
     "commit_frame",
     "complete_frame",
-    "hold_pages",
+    "confidence_fits",
     "plan",
     "publish_lanes",
     "rebuild_acceptance",
-    "recheck_lanes",
     "start_memories",
 ]

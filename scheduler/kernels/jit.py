@@ -28,6 +28,8 @@ floats_3d = numba.float64[:, :, ::1]
 floats_4d = numba.float64[:, :, :, ::1]
 floats_5d = numba.float64[:, :, :, :, ::1]
 float32s_2d = numba.float32[:, ::1]
+float32s_3d = numba.float32[:, :, ::1]
+int8s_2d = numba.int8[:, ::1]
 
 
 def records(dtype: np.dtype[np.void]) -> Any:

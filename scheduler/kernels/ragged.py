@@ -20,10 +20,10 @@ from scheduler.kernels.jit import allocating, inlined, inner
 # made; rank_lane, rank_depth [2, n * D]: the drafts by survival descending, depth and slot ascending; place [2, n, D]:
 # where in the ranking the draft of depth d (index d - 1) stands; rows [n]: rows a lane may use in the shape; order
 # [3, n]: lanes by total, pending and relative value; key [3, n]; drafts, at [n]: drafts with a row, position in the
-# cohort. walks: what shapes of equal P, lane width and estimator share.
+# cohort; sums [n + 1], terms [n]: of a walk. walks: what shapes of equal P, lane width and estimator share.
 Ragged = namedtuple(
     "Ragged",
-    "slots limits ticks token fixed_value ranked rank_lane rank_depth place rows order key drafts at walks",
+    "slots limits ticks token fixed_value ranked rank_lane rank_depth place rows order key drafts at sums terms walks",
 )
 
 # Every prefix of an ordering, for one P, lane width and estimator; its cohorts do not depend on B. of_graph [G]: the
@@ -62,6 +62,8 @@ def new_ragged(world):
         np.empty((3, lanes)),
         np.zeros(lanes, np.int64),
         np.empty(lanes, np.int64),
+        np.empty(lanes + 1),
+        np.empty(lanes),
         walks,
     )
     i = 0
@@ -316,7 +318,7 @@ def _is_walked(ragged, walk, ordering, most):
     return True
 
 
-@allocating
+@inner
 def _walk(ragged, walk, estimator, ordering, target_rows):
     """Token value and ranking end of every prefix of an ordering, as far as any shape of this walk reaches.
 
@@ -326,9 +328,10 @@ def _walk(ragged, walk, estimator, ordering, target_rows):
     place, token = ragged.place[estimator], ragged.token[estimator]
     rank_lane, rank_depth = ragged.rank_lane[estimator], ragged.rank_depth[estimator]
     most = ragged.walks.reach[walk]
-    sums, terms = np.empty(most + 1), np.empty(most)
+    sums, terms = ragged.sums, ragged.terms
     sums[0] = 0.0
-    drafts[:] = 0
+    for i in range(len(drafts)):
+        drafts[i] = 0
     end = ragged.ranked[estimator]
     taken = 0
     for lanes in range(1, most + 1):

@@ -7,7 +7,6 @@ accepted drafts is drawn from it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -128,19 +127,21 @@ class AcceptanceLuck:
         survived = self.survival(curve[None, :], rounds) > self._uniform[rounds][:, None]
         return np.asarray(survived.sum(axis=1), dtype=np.uint8)
 
-    def confidence(self, curves: NDArray[np.float64], rounds: Sequence[int]) -> NDArray[np.float32]:
-        """What a confidence head says of these rounds: conditional and joint probabilities, [2, rounds, depth].
+    def confidence(
+        self, curves: NDArray[np.float64], slots: NDArray[np.int64], rounds: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """What a confidence head says of these rounds: conditional and joint probabilities, [rounds, 2, depth].
 
-        `curves`: [rounds, depth].
+        `curves`: [request_slots, depth], of which `slots` [rounds] says whose belongs to each round.
         """
-        at = np.array(rounds, dtype=np.int64) % _TABLE
-        return self._confidence(curves, at) if self._known is None else self._known[:, at]
+        at = rounds % _TABLE
+        return self._confidence(curves[slots], at) if self._known is None else self._known.take(at, axis=0)
 
     def _confidence(self, curves: NDArray[np.float64], rounds: NDArray[np.int64]) -> NDArray[np.float32]:
         joint = self.survival(curves, rounds)
         conditional = joint.copy()
         conditional[:, 1:] /= np.maximum(joint[:, :-1], _SMALLEST)
-        return np.minimum(np.stack((conditional, joint)), 1.0).astype(np.float32)
+        return np.minimum(np.stack((conditional, joint), axis=1), 1.0).astype(np.float32)
 
     def survival(self, curves: NDArray[np.float64], rounds: ArrayLike) -> NDArray[np.float64]:
         """The rounds' own survival [rounds, depth], which `accepted` is drawn from.

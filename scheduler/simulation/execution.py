@@ -61,7 +61,7 @@ class Live:
 class Executed:
     """What a step did: records in lane order, whose output becomes visible, whose answer ended.
 
-    `sidecar`: a packed round's confidence, float32 [2, request_slots, depth].
+    `sidecar`: a packed round's confidence, float32 [2, request_slots, depth], which the next one overwrites.
     """
 
     records: list[CompletionRecord]
@@ -97,6 +97,8 @@ class Execution:
         self._slots = request_slots
         self._depth = luck.depth if luck is not None else 1
         self._curves = np.zeros((request_slots, self._depth))
+        self._sidecar = np.zeros((2, request_slots, self._depth), dtype=np.float32)
+        self._sidecar_by_slot = self._sidecar.transpose(1, 0, 2)
         self.offered_tokens = 0
         self.accepted_tokens = 0
 
@@ -125,9 +127,10 @@ class Execution:
         """Decoders, each with its drafts."""
         if not shape.draft_depth:
             return _decode(lives)
-        sidecar = self._confidence(lives) if packed(shape) else None
-        if sidecar is not None:
-            rows = device_rows(shape.target_rows, rows, sidecar[1, [live.handle.slot for live in lives]])
+        sidecar = None
+        if packed(shape):
+            sidecar = self._sidecar
+            rows = device_rows(shape.target_rows, rows, self._report_confidence(lives))
         done = Executed([], lives, [], sidecar)
         append = done.records.append
         accepted_sum = 0
@@ -150,14 +153,17 @@ class Execution:
         self.accepted_tokens += accepted_sum
         return done
 
-    def _confidence(self, lives: Sequence[Live]) -> NDArray[np.float32]:
-        """The sidecar [2, request_slots, depth]: conditional and joint prefix probabilities of each lane's drafts."""
-        sidecar = np.zeros((2, self._slots, self._depth), dtype=np.float32)
+    def _report_confidence(self, lives: Sequence[Live]) -> NDArray[np.float32]:
+        """Writes the sidecar: conditional and joint prefix probabilities of each lane's drafts. Returns the joint ones.
+
+        Slots without a lane keep what they had, as on a device: nobody may read it.
+        """
         assert self._luck is not None, "a step with drafts was refused"
-        slots = [live.handle.slot for live in lives]
-        rounds = [live.last_round - live.output_left for live in lives]
-        sidecar[:, slots] = self._luck.confidence(self._curves[slots], rounds)
-        return sidecar
+        slots = np.array([live.handle.slot for live in lives])
+        rounds = np.array([live.last_round - live.output_left for live in lives])
+        confidence = self._luck.confidence(self._curves, slots, rounds)
+        self._sidecar_by_slot[slots] = confidence
+        return confidence[:, 1]
 
 
 def packed(shape: GraphShape) -> bool:
@@ -174,11 +180,12 @@ def device_rows(target_rows: int, ceilings: Sequence[int], joint: NDArray[np.flo
     """
     if sum(ceilings) <= target_rows:
         return list(ceilings)
-    wanted = np.asarray(ceilings)
-    left = target_rows - len(ceilings)
-    lanes, depths = np.nonzero(np.arange(1, joint.shape[1] + 1)[None, :] < wanted[:, None])
-    best = np.lexsort((lanes, depths, -joint[lanes, depths]))[:left]
-    return [1 + int(count) for count in np.bincount(lanes[best], minlength=len(ceilings))]
+    lanes = len(ceilings)
+    beyond = np.arange(1, joint.shape[1] + 1)[:, None] >= np.asarray(ceilings)
+    missed = np.where(beyond, np.inf, -joint.T)  # depth by depth, so that a stable sort keeps the order of ties
+    best = missed.argsort(axis=None, kind="stable")[: target_rows - lanes]
+    counts: list[int] = np.bincount(best % lanes, minlength=lanes).tolist()
+    return [1 + count for count in counts]
 
 
 def _decode(lives: Sequence[Live]) -> Executed:

@@ -24,7 +24,7 @@ from scheduler.simulation.arrivals import ArrivalQueue
 from scheduler.simulation.batcher import Batcher, DurationSource, PlanColumns
 from scheduler.simulation.durations import HostCosts
 from scheduler.simulation.errors import SimulationError, StuckSimulation
-from scheduler.simulation.execution import Execution, Live, Step
+from scheduler.simulation.execution import INFERENCE_KINDS, Execution, Live, Step
 from scheduler.simulation.prefixes import PrefixCache
 from scheduler.simulation.results import Launches, Outcome, SimulationResult
 from scheduler.simulation.workload import Arrival, Workload
@@ -127,6 +127,7 @@ class _Machine:
         self._device_free_ns = 0
         self._fence = 0
         self._may_admit = True
+        self._last_freeing = 0  # the newest step in flight when the last answer ended: it may still hold that slot
         self._now_ns = 0
 
     def run(self, progress: Progress) -> SimulationResult:
@@ -244,8 +245,11 @@ class _Machine:
             batcher.complete_packed_round(  # type: ignore[attr-defined]
                 frame.fence, executed.records, timing, executed.sidecar
             )
-        self._residents -= len(executed.ended)
-        self._may_admit = True
+        if executed.ended:
+            self._residents -= len(executed.ended)
+            self._last_freeing = self._fence
+        if frame.fence <= self._last_freeing or frame.step.shape.kind not in INFERENCE_KINDS:
+            self._may_admit = True  # no other step frees a slot, and asking in vain costs as much as planning
         if executed.emitting:
             visible_ns = now_ns + self._settings.host.step_ns(frame.step.shape.draft_depth)
             self._unpublished = _Unpublished(frame.fence, executed.emitting, executed.ended, visible_ns)

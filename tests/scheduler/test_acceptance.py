@@ -94,7 +94,7 @@ def new_arrays(alpha=1.0, source=layout.LEARNED):
 
 def one_round(arrays, lanes, survival=None, confidence=None):
     arrays.commit([{"slot": x["slot"], "source": x["source"], "ceiling": x["ceiling"]} for x in lanes])
-    did = [(0, x["emitted"], x["accepted"], x["offered"], 1) for x in lanes]
+    did = [(x["emitted"], x["accepted"], x["offered"], layout.GOES_ON) for x in lanes]
     arrays.complete(did, survival=survival, confidence=confidence)
 
 
@@ -249,7 +249,7 @@ def test_a_lane_that_may_not_teach_leaves_every_estimate_alone():
     arrays = new_arrays()
     before = arrays.acceptance.estimates.copy()
     arrays.commit([{"slot": 0, "source": 0, "ceiling": 4}])
-    arrays.complete([(0, 0, 0, 3, 0)], confidence=np.ones((SLOTS, DEPTH), np.float32))
+    arrays.complete([(0, 0, 3, layout.FAILED)], confidence=np.ones((SLOTS, DEPTH), np.float32))
     assert same_bits(before, arrays.acceptance.estimates)
     assert arrays.slots[0]["emitted"] == 0
     assert arrays.slots[0]["in_flight"] == 0

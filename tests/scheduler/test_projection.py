@@ -147,7 +147,7 @@ def test_charges_publications_and_projections_are_the_plain_twins_bit_for_bit(fr
         if following is not None:
             commit(arrays, twin, following["slots"], following["expected"], following["cost_ns"], 9, duration_ns)
         check(arrays, twin)
-        arrays.complete([(0, this["emitted"], 0, 0, 1) for _ in this["slots"]], now, this["interval_ns"])
+        arrays.complete([(this["emitted"], 0, 0, layout.GOES_ON) for _ in this["slots"]], now, this["interval_ns"])
         emitted = dict.fromkeys(this["slots"], this["emitted"])
         twin.complete(emitted, emitted, this["interval_ns"], now)
         check(arrays, twin)
@@ -160,7 +160,7 @@ def test_charges_publications_and_projections_are_the_plain_twins_bit_for_bit(fr
 def test_only_the_first_publication_of_a_fence_credits_a_delivery():
     arrays = start(8_000_000, [1.0] * SLOTS, [2.0] * SLOTS)
     arrays.commit([{"slot": 0, "ceiling": 4, "expected_tokens": 1.0}], cost_ns=1)
-    arrays.complete([(0, 2, 0, 0, 1)], now_ns=5, interval_ns=8_000_000)
+    arrays.complete([(2, 0, 0, layout.GOES_ON)], now_ns=5, interval_ns=8_000_000)
     arrays.publish([(0, 6)])
     credited = float(arrays.slots[0]["delivery_memory"])
     assert credited == updated(2.0, 8.0, 1, 1 / 8.0)
@@ -176,7 +176,7 @@ def test_a_cancelled_or_replaced_participant_is_not_charged():
     arrays.slots[2]["generation"] = 2
     arrays.publish()
     assert arrays.slots["view_token_memory"][1:].tolist() == [1.0, 1.0]
-    arrays.complete([(0, 1, 0, 0, 1)], interval_ns=8_000_000)
+    arrays.complete([(1, 0, 0, layout.GOES_ON)], interval_ns=8_000_000)
     assert arrays.slots["token_memory"][1:].tolist() == [1.0, 1.0]
     assert arrays.slots["token_memory"][0] != 1.0
 
@@ -194,7 +194,7 @@ def test_counters_follow_a_lane_from_commit_to_completion():
     arrays.commit([{"slot": s, "ceiling": 4, "expected_tokens": 1.0} for s in (0, 1)], tick=9)
     assert arrays.slots["pending"].tolist() == [4, 4, 0]
     assert arrays.slots["last_served_tick"].tolist() == [9, 9, 0]
-    assert arrays.complete([(0, 3, 0, 0, 1), (0, 2, 0, 0, 1)], earned_ms=0.5) == 1
+    assert arrays.complete([(3, 0, 0, layout.GOES_ON), (2, 0, 0, layout.GOES_ON)], earned_ms=0.5) == 1
     assert arrays.slots["emitted"].tolist() == [3, 2, 0]
     assert arrays.slots["pending"].tolist() == [0, 0, 0]
     assert arrays.slots["in_flight"].tolist() == [0, 0, 0]
@@ -243,5 +243,5 @@ def test_a_missing_memory_starts_at_the_first_completion_that_finds_a_measured_g
     assert math.isnan(arrays.slots[0]["token_memory"])
     arrays.commit([{"slot": 0, "ceiling": 4, "expected_tokens": 1.0}])
     arrays.graphs[0]["duration_ns"] = 8_000_000
-    arrays.complete([(0, 1, 0, 0, 1)], interval_ns=8_000_000)
+    arrays.complete([(1, 0, 0, layout.GOES_ON)], interval_ns=8_000_000)
     assert arrays.slots[0]["token_memory"] == pytest.approx(8.0 / 1.875, rel=1e-12)
