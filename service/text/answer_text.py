@@ -54,8 +54,6 @@ class AnswerText:
         """What was held back, once no more can follow."""
         text = self._matcher.feed(self._decoder.finish())
         release = self._release(text + self._matcher.finish())
-        if self.stopped:
-            return release
         rest, self._waiting = self._waiting, []
         return Release(release.text, (*release.starts, *rest))
 
