@@ -63,15 +63,14 @@ class Drafter:
         self.conditional.zero_()
         self.joint.zero_()
 
-    def absorb(self, rows: TokenRows, previous_hidden: torch.Tensor, consumed: torch.Tensor) -> None:
-        """Write the entries of the rows that were consumed: `consumed` [B] of each lane.
+    def absorb(self, rows: TokenRows, previous_hidden: torch.Tensor) -> None:
+        """Write each row's entry, one position before it. Those of rejected drafts lie past the request's true ones.
 
         `previous_hidden` [R, hidden]: the target's hidden state one position before each row.
         """
         head, model = self._head, self._model
         config = head.config
         width = config.kv_heads * config.head_dim
-        written = rows.valid & (rows.offsets < consumed.index_select(0, rows.lanes)) & (rows.positions > 0)
         entries = (rows.positions - 1).clamp_(min=0)
         inputs = draft_inputs(head, previous_hidden, model.embedding(rows.token_ids))
         normed = F.rms_norm(inputs, (config.hidden_size,), head.attention_norm, config.norm_epsilon)
@@ -80,7 +79,7 @@ class Drafter:
         cosines = model.cosines.index_select(0, entries).unsqueeze(1)
         sines = model.sines.index_select(0, entries).unsqueeze(1)
         key = rotate(fused[:, config.heads : keys_end], cosines, sines).reshape(-1, width)
-        write_rows = kv_rows(self._state, rows.slots, entries, written)
+        write_rows = kv_rows(self._state, rows.slots, entries, rows.valid & (rows.positions > 0))
         layer = model.config.layers
         self._cache.keys[layer].index_copy_(0, write_rows, key)
         self._cache.values[layer].index_copy_(0, write_rows, fused[:, keys_end:].reshape(-1, width))

@@ -178,7 +178,7 @@ class InferenceProgram:
         before = torch.where(rows.offsets == 0, row_count + rows.lanes, before)
         previous = torch.cat((hidden, last)).index_select(0, before)
         if self._drafter is not None:
-            self._drafter.absorb(rows, previous, consumed)
+            self._drafter.absorb(rows, previous)
         if self._scores is not None:
             self._scores.keep(rows, previous)
         final = (rows.starts + consumed - 1).clamp_(min=0, max=row_count - 1)

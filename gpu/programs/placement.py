@@ -8,7 +8,7 @@ import torch
 
 from gpu.model.weights import Model
 from gpu.pages import pages_for
-from gpu.programs.attention import LaneWindow, Mix, PackedWindow, PromptWindow
+from gpu.programs.attention import LaneGroup, LaneWindow, Mix, PackedWindow, PromptWindow, group_lanes
 from gpu.programs.interface import ExecutionStyle, ProgramContext
 from gpu.programs.lanes import LaneBuffers
 from gpu.programs.rows import RowLayout, TokenRows
@@ -38,6 +38,12 @@ class Columns:
     def holding(self, tokens: torch.Tensor) -> int:
         """Columns for the longest of `tokens` [lanes]; at least 1."""
         return min(self._all, max(1, pages_for(int(tokens.max())))) if self._eager else self._all
+
+    def groups(self, tokens: torch.Tensor, token_bytes: int) -> tuple[LaneGroup, ...]:
+        """Lanes to attend together when they have `tokens` [lanes], each token's keys taking `token_bytes`."""
+        if self._eager:
+            return group_lanes(tokens.tolist(), token_bytes)
+        return (LaneGroup(0, len(tokens), self._all),)
 
 
 def make_placement(shape: GraphShape, context: ProgramContext, lanes: LaneBuffers) -> Placement:
@@ -129,15 +135,18 @@ class _LanePart:
     def __init__(self, shape: GraphShape, context: ProgramContext, lanes: LaneBuffers) -> None:
         self._model, self._state, self._lanes = context.model, context.state, lanes
         self._width = shape.target_width
+        config = context.model.config
+        self._token_bytes = config.kv_heads * config.head_dim * context.model.dtype.itemsize
         self._columns = Columns(context.style, context.state)
 
     def window(self, lengths: torch.Tensor) -> LaneWindow:
         slots, lengths = self._lanes.decoding(lengths)
         cursors = self._state.cursor.index_select(0, slots)
-        pages = self._state.page_table.index_select(0, slots)
-        columns = self._columns.holding(cursors + lengths)
+        groups = self._columns.groups(cursors + lengths, self._token_bytes)
+        columns = max(group.columns for group in groups)
+        pages = self._state.page_table[:, :columns].index_select(0, slots)
         model = self._model
-        return LaneWindow(model.config, pages[:, :columns], cursors, lengths, self._width, model.dtype)
+        return LaneWindow(model.config, pages, cursors, lengths, self._width, model.dtype, groups)
 
 
 class _PromptPart:
@@ -155,7 +164,7 @@ class _PromptPart:
         slot = torch.where(there, self._lanes.slots.index_select(0, lane), self._state.padding_slot)
         length = torch.where(there, lengths.index_select(0, lane), 0)
         cursor = self._state.cursor.index_select(0, slot)
-        pages = self._state.page_table.index_select(0, slot)
         columns = self._columns.holding(cursor + length)
+        pages = self._state.page_table[:, :columns].index_select(0, slot)
         model = self._model
-        return PromptWindow(model.config, pages[:, :columns], cursor, length, self._rows, model.dtype)
+        return PromptWindow(model.config, pages, cursor, length, self._rows, model.dtype)

@@ -16,9 +16,9 @@ from scheduler.shapes import Allocation, GraphKind, GraphShape
 COLUMNS = 32
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["one copy", "one-row copies"])
-def model(tiny_checkpoint, request):
-    return load_model(open_source(tiny_checkpoint), torch.float32, 512, one_row_copies=request.param)
+@pytest.fixture(scope="module")
+def model(tiny_checkpoint):
+    return load_model(open_source(tiny_checkpoint), torch.float32, 512, one_row_copies=True)
 
 
 @pytest.fixture
