@@ -65,30 +65,24 @@ def create_device(
 ) -> Device:
     """Load the GGUF file or checkpoint directory at `model_path` and prepare its programs, without running them.
 
-    `max_context` (tokens of prompt plus output) defaults to the model's own limit, at most 2,048. `kv_pages` defaults
-    to 16 full contexts, within a quarter of the machine's memory; on a GPU to what its free memory holds beside the
-    programs. `threads` sets torch's thread count for the process. `device`: cpu or cuda.
-    `scored_capacities` (prompts with log-probabilities) defaults to every second prefill capacity. `draft_tokens`: the
-    deepest draft of a round, 0 for plain decoding. `draft_head`: a head's file, "auto" for a shipped one that fits,
-    None for copies alone. `speculative_token_capacity`: target rows of a round with drafts. `allocation`: none, host
-    or device. `mixed`: prepare programs for a prompt beside decoding requests. `snapshot_rows`: cached states, twice
-    the request slots by default; 0 for no prefix cache, no preemption and whole reservations.
+    `device`: cpu or cuda. `threads` sets torch's thread count for the process. `max_context` (tokens of prompt plus
+    output) defaults to the model's own limit, at most 2,048. `kv_pages` defaults to 16 full contexts, within a quarter
+    of the machine's memory; on a GPU to what its free memory holds beside the programs. `scored_capacities` (prompts
+    with log-probabilities) defaults to every second prefill capacity. `draft_tokens`: the deepest draft of a round, 0
+    for plain decoding. `draft_head`: a head's file, "auto" for a shipped one that fits, None for copies alone.
+    `speculative_token_capacity`: target rows of a round with drafts. `allocation`: none, host or device. `mixed`:
+    prepare programs for a prompt beside decoding requests. `snapshot_rows`: cached states, twice the request slots by
+    default; 0 for no prefix cache, no preemption and whole reservations.
     Raises DeviceUnavailable, InvalidSettings or ModelError.
     """
     place = _place(device)
-    if dtype not in _DTYPES:
-        raise InvalidSettings(f"dtype is {dtype!r}; it must be one of {', '.join(_DTYPES)}")
-    for name, value in (("threads", threads), ("request_slots", request_slots)):
-        if value < 1:
-            raise InvalidSettings(f"{name} is {value}; it must be at least 1")
-    rows = _DEFAULT_SNAPSHOTS_PER_SLOT * request_slots if snapshot_rows is None else snapshot_rows
-    if rows < 0:
-        raise InvalidSettings(f"snapshot_rows is {rows}; it must be 0 (no prefix cache) or more")
-    prefills = tuple(sorted(set(prefill_capacities)))
+    _check_choices(dtype, threads, request_slots)
+    rows = _snapshot_rows(snapshot_rows, request_slots)
+    scored = sorted(set(prefill_capacities))[::2] if scored_capacities is None else scored_capacities
     catalog = CatalogLimits(
         batches=tuple(decode_batches),
-        prefill_capacities=prefills,
-        scored_capacities=prefills[::2] if scored_capacities is None else tuple(scored_capacities),
+        prefill_capacities=tuple(prefill_capacities),
+        scored_capacities=tuple(scored),
         draft_tokens=draft_tokens,
         speculative_token_capacity=speculative_token_capacity,
         allocation=_allocation(allocation),
@@ -98,15 +92,11 @@ def create_device(
     )
     shapes = build_catalog(catalog)
     torch.set_num_threads(threads)
-    path = pathlib.Path(model_path)
-    loaded = _load(path, _DTYPES[dtype], max_context, draft_tokens, draft_head, place)
-    if catalog.allocation is Allocation.DEVICE and loaded.head is None:
-        raise InvalidSettings(
-            "allocation 'device' follows a draft head's confidence, and no head is loaded; use 'host'"
-        )
+    loaded = _load(pathlib.Path(model_path), _DTYPES[dtype], max_context, draft_tokens, draft_head, place)
+    _check_allocation(catalog.allocation, loaded)
     limits = DeviceLimits(
         context_tokens=loaded.context,
-        kv_pages=_kv_pages(loaded, kv_pages) if place.type == "cpu" else 0,
+        kv_pages=0,
         page_tokens=PAGE_TOKENS,
         vocab_size=loaded.model.config.vocab_size,
         request_slots=request_slots,
@@ -114,9 +104,8 @@ def create_device(
         draft_tokens=draft_tokens,
         learned_drafts=loaded.head is not None,
     )
-    if place.type != "cpu":
-        limits = dataclasses.replace(limits, kv_pages=_gpu_pages(shapes, limits, loaded, place, kv_pages))
-    return _build(shapes, limits, loaded, threads, place)
+    pages = _pages(shapes, limits, loaded, place, kv_pages)
+    return _build(shapes, dataclasses.replace(limits, kv_pages=pages), loaded, threads, place)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -198,6 +187,28 @@ def _load(
     return _Loaded(model, None if head_path is None else load_draft_head(head_path, model), context)
 
 
+def _check_choices(dtype: str, threads: int, request_slots: int) -> None:
+    if dtype not in _DTYPES:
+        raise InvalidSettings(f"dtype is {dtype!r}; it must be one of {', '.join(_DTYPES)}")
+    for name, value in (("threads", threads), ("request_slots", request_slots)):
+        if value < 1:
+            raise InvalidSettings(f"{name} is {value}; it must be at least 1")
+
+
+def _snapshot_rows(wanted: int | None, request_slots: int) -> int:
+    rows = _DEFAULT_SNAPSHOTS_PER_SLOT * request_slots if wanted is None else wanted
+    if rows < 0:
+        raise InvalidSettings(f"snapshot_rows is {rows}; it must be 0 (no prefix cache) or more")
+    return rows
+
+
+def _check_allocation(allocation: Allocation, loaded: _Loaded) -> None:
+    if allocation is Allocation.DEVICE and loaded.head is None:
+        raise InvalidSettings(
+            "allocation 'device' follows a draft head's confidence, and no head is loaded; use 'host'"
+        )
+
+
 def _allocation(name: str) -> Allocation:
     if name not in _ALLOCATIONS:
         raise InvalidSettings(f"allocation is {name!r}; it must be one of {', '.join(_ALLOCATIONS)}")
@@ -224,6 +235,15 @@ def _kv_pages(loaded: _Loaded, wanted: int | None) -> int:
             f"1 to {memory // size}"
         )
     return wanted
+
+
+def _pages(
+    shapes: Sequence[GraphShape], limits: DeviceLimits, loaded: _Loaded, place: torch.device, wanted: int | None
+) -> int:
+    """KV pages of the pool."""
+    if place.type == "cpu":
+        return _kv_pages(loaded, wanted)
+    return _gpu_pages(shapes, limits, loaded, place, wanted)
 
 
 def _gpu_pages(
