@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import torch
 
@@ -34,7 +34,7 @@ class GpuMemory:
         return GpuMemory(free, total)
 
 
-def programs_bytes(shapes: Iterable[GraphShape], config: ModelConfig, columns: int, dtype: torch.dtype) -> int:
+def programs_bytes(shapes: Sequence[GraphShape], config: ModelConfig, columns: int, dtype: torch.dtype) -> int:
     """An upper estimate of what the programs need beside weights, KV pages and the slots' state.
 
     Graphs share one pool, so that the largest counts; it is there twice, since the eager warm-up has memory of its
