@@ -77,18 +77,16 @@ def create_device(
     """
     place = _place(device)
     _check_choices(dtype, threads, request_slots)
-    rows = _snapshot_rows(snapshot_rows, request_slots)
-    scored = sorted(set(prefill_capacities))[::2] if scored_capacities is None else scored_capacities
     catalog = CatalogLimits(
         batches=tuple(decode_batches),
         prefill_capacities=tuple(prefill_capacities),
-        scored_capacities=tuple(scored),
+        scored_capacities=_scored(scored_capacities, prefill_capacities),
         draft_tokens=draft_tokens,
         speculative_token_capacity=speculative_token_capacity,
         allocation=_allocation(allocation),
         mixed_prefill=mixed,
         mixed_declared=_MIXED_DECLARED,
-        state_batches=state_buckets(decode_batches) if rows else (),
+        state_batches=state_buckets(decode_batches) if snapshot_rows != 0 else (),
     )
     shapes = build_catalog(catalog)
     torch.set_num_threads(threads)
@@ -100,12 +98,12 @@ def create_device(
         page_tokens=PAGE_TOKENS,
         vocab_size=loaded.model.config.vocab_size,
         request_slots=request_slots,
-        snapshot_rows=rows,
+        snapshot_rows=_snapshot_rows(snapshot_rows, request_slots),
         draft_tokens=draft_tokens,
         learned_drafts=loaded.head is not None,
     )
-    pages = _pages(shapes, limits, loaded, place, kv_pages)
-    return _build(shapes, dataclasses.replace(limits, kv_pages=pages), loaded, threads, place)
+    limits = dataclasses.replace(limits, kv_pages=_pages(shapes, limits, loaded, place, kv_pages))
+    return _build(shapes, limits, loaded, threads, place)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -152,7 +150,14 @@ def create_context(
     return ProgramContext(
         model=model,
         cache=KvCache(model.config, limits.kv_pages, model.dtype, layers, place),
-        state=SlotState(slots, columns, hidden, model.dtype, snapshot_rows=rows, device=place),
+        state=SlotState(
+            slots,
+            columns,
+            hidden,
+            model.dtype,
+            snapshot_rows=rows,
+            device=place,
+        ),
         sampling=SamplingTable(slots, vocab),
         draft_head=head,
         allocate_rows=create_allocator(place),
@@ -193,6 +198,10 @@ def _check_choices(dtype: str, threads: int, request_slots: int) -> None:
     for name, value in (("threads", threads), ("request_slots", request_slots)):
         if value < 1:
             raise InvalidSettings(f"{name} is {value}; it must be at least 1")
+
+
+def _scored(wanted: Sequence[int] | None, prefill_capacities: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted(set(prefill_capacities))[::2] if wanted is None else wanted)
 
 
 def _snapshot_rows(wanted: int | None, request_slots: int) -> int:
