@@ -8,54 +8,23 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import hashlib
 import json
 import pathlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
-from safetensors.torch import save_file
 
-from gpu.device import ModelError
-from gpu.model.draft_head import DRAFT_TOKEN_IDS, FORMAT
+from gpu.model.source import FINAL_NORM, WeightSource
 from gpu.model.weights import open_source
 from gpu.training.chat_tokenizer import smollm2_path
 from gpu.training.draft_module import DraftModule
 from gpu.training.draft_training import Recipe, StepReport, freeze_target, frequent_tokens, train
+from gpu.training.head_files import read_draft_module, read_metadata, weights_sha256, write_draft_head
 from gpu.training.optimisation import Rates
 from gpu.training.samples import Sample, read_samples
 
 _REPORTED_STEPS = 20
-
-
-def weights_sha256(path: pathlib.Path) -> str:
-    """The digest of a GGUF file, or of a checkpoint directory's one model.safetensors. Raises ModelError."""
-    file = path / "model.safetensors" if path.is_dir() else path
-    if not file.is_file():
-        raise ModelError(f"{file} is missing; a head is tied to one weight file by its digest")
-    with file.open("rb") as weights:
-        return hashlib.file_digest(weights, "sha256").hexdigest()
-
-
-def write_draft_head(
-    module: DraftModule, draft_token_ids: torch.Tensor | None, metadata: Mapping[str, str], path: pathlib.Path
-) -> None:
-    """Write the head's file in bfloat16; `metadata` comes on top of the format's name and the head's extents."""
-    config = module.config
-    tensors = {name: value.to(torch.bfloat16).contiguous() for name, value in module.state_dict().items()}
-    if draft_token_ids is not None:
-        tensors[DRAFT_TOKEN_IDS] = draft_token_ids
-    extents = {
-        "hidden_size": config.hidden_size,
-        "heads": config.heads,
-        "kv_heads": config.kv_heads,
-        "head_dim": config.head_dim,
-        "intermediate_size": config.intermediate_size,
-    }
-    texts = {"format": FORMAT, **{name: str(value) for name, value in extents.items()}, **metadata}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, path, metadata=texts)
 
 
 def training_samples(directory: pathlib.Path) -> list[Sample]:
@@ -84,13 +53,9 @@ def main() -> None:
     path = options.model or smollm2_path()
     source = open_source(path)
     samples = training_samples(options.samples)
-    ids = None
-    if options.draft_vocabulary:
-        ids = frequent_tokens(samples, source.config.vocab_size, options.draft_vocabulary)
-    target = freeze_target(source, ids)
     torch.manual_seed(options.seed)
-    module = DraftModule(dataclasses.replace(source.config, intermediate_size=options.intermediate_size))
-    module.start_from_target(target.final_norm, samples[0].hidden)
+    module, ids = _start(options, source, samples)
+    target = freeze_target(source, ids)
     rates = Rates(options.matrix_rate, options.other_rate, weight_decay=0.05, warm_up_steps=20)
     recipe = Recipe(options.steps, options.step_tokens, options.depths, options.loss_share, options.seed, rates)
     metadata = {
@@ -99,6 +64,7 @@ def main() -> None:
         "seed": str(options.seed),
         "figures": json.dumps({}),
     }
+    start = "" if options.start_from is None else f"{read_metadata(options.start_from)['recipe']}; then "
     recent: list[StepReport] = []
 
     def read() -> list[Sample]:
@@ -111,8 +77,22 @@ def main() -> None:
             _print(recent)
             recent.clear()
         if report.step % options.save_every == 0 or report.step == recipe.steps:
-            texts = metadata | {"recipe": describe(recipe, samples)}
+            texts = metadata | {"recipe": start + describe(recipe, samples)}
             write_draft_head(module, ids, texts, options.output)
+
+
+def _start(
+    options: argparse.Namespace, source: WeightSource, samples: Sequence[Sample]
+) -> tuple[DraftModule, torch.Tensor | None]:
+    """The head to train, and the tokens that it can draft."""
+    if options.start_from is not None:
+        return read_draft_module(options.start_from, source.config)
+    ids = None
+    if options.draft_vocabulary:
+        ids = frequent_tokens(samples, source.config.vocab_size, options.draft_vocabulary)
+    module = DraftModule(dataclasses.replace(source.config, intermediate_size=options.intermediate_size))
+    module.start_from_target(source.tensor(FINAL_NORM).float(), samples[0].hidden)
+    return module, ids
 
 
 def _options() -> argparse.Namespace:
@@ -121,6 +101,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--model", type=pathlib.Path, help="default: the installed SmolLM2")
     parser.add_argument("--name", required=True, help="the target's name in the file")
     parser.add_argument("--output", type=pathlib.Path, required=True)
+    parser.add_argument("--start-from", type=pathlib.Path, help="a head's file to train further, with its extents")
     parser.add_argument("--intermediate-size", type=int, default=512)
     parser.add_argument("--draft-vocabulary", type=int, default=0, help="most frequent tokens; 0: all")
     parser.add_argument("--steps", type=int, default=500)

@@ -7,16 +7,12 @@ python -m gpu.training.measure_acceptance --samples SCRATCH --model gpu/assets/b
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
 import pathlib
 from collections.abc import Sequence
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 
-from gpu.model.draft_head import DRAFT_TOKEN_IDS, DraftHead, load_draft_head
+from gpu.model.draft_head import DraftHead, load_draft_head
 from gpu.model.weights import Model, load_model, open_source
 from gpu.training.acceptance import (
     DraftedText,
@@ -27,34 +23,14 @@ from gpu.training.acceptance import (
     draft_text,
 )
 from gpu.training.chat_tokenizer import smollm2_path
-from gpu.training.draft_module import DraftModule
-from gpu.training.draft_training import FrozenTarget, freeze_target
+from gpu.training.draft_training import freeze_target
+from gpu.training.head_files import read_draft_module, store_figures
 from gpu.training.rounds import SpeculativeSequence
 from gpu.training.samples import Sample, read_samples
 
 DRAFTS = (1, 3, 5, 7)
 _MODES = {"greedy": 0.0, "temperature 1": 1.0}
 _BINS = 5
-
-
-def read_module(path: pathlib.Path, model_path: pathlib.Path) -> tuple[DraftModule, FrozenTarget, torch.Tensor | None]:
-    """A head's file as the trainable module, with its target and its draft_token_ids."""
-    source = open_source(model_path)
-    with safe_open(path, framework="pt") as file:
-        metadata = file.metadata()
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - the file is no mapping
-    ids = tensors.pop(DRAFT_TOKEN_IDS, None)
-    module = DraftModule(dataclasses.replace(source.config, intermediate_size=int(metadata["intermediate_size"])))
-    module.load_state_dict({name: value.float() for name, value in tensors.items()})
-    return module, freeze_target(source, ids), ids
-
-
-def store_figures(path: pathlib.Path, figures: dict[str, dict[str, float]]) -> None:
-    """Write the file again with the figures in its metadata."""
-    with safe_open(path, framework="pt") as file:
-        metadata = file.metadata()
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - the file is no mapping
-    save_file(tensors, path, metadata={**metadata, "figures": json.dumps(figures)})
 
 
 def measure(texts: list[DraftedText], title: str, seed: int) -> dict[str, float]:
@@ -109,7 +85,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     model_path = options.model or smollm2_path()
-    module, target, ids = read_module(options.head, model_path)
+    source = open_source(model_path)
+    module, ids = read_draft_module(options.head, source.config)
+    target = freeze_target(source, ids)
     held_out = [sample for sample in read_samples(options.samples) if sample.is_held_out]
     generator = torch.Generator().manual_seed(options.seed)
     figures = {}
@@ -123,7 +101,7 @@ def main() -> None:
         print_calibration(texts)
         measure([copied_text(sample, max(DRAFTS)) for sample in samples], f"copied n-grams, {mode}", options.seed)
         if options.rounds:
-            model = load_model(open_source(model_path), torch.float32, target.config.context_tokens)
+            model = load_model(source, torch.float32, target.config.context_tokens)
             head = load_draft_head(options.head, model)
             measure_rounds(model, head, samples[: options.rounds], mode, options.output_tokens)
     if options.store:

@@ -21,8 +21,8 @@ from gpu.model.draft_head import (
 )
 from gpu.model.source import EMBEDDING, OUTPUT_HEAD
 from gpu.model.weights import load_model, open_source
-from gpu.training.draft_head import write_draft_head
 from gpu.training.draft_module import DraftModule
+from gpu.training.head_files import write_draft_head
 from gpu.training.modules import LlamaModel
 from gpu.training.sequences import SequenceBatch
 

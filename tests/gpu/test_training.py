@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import re
 import sys
 
 import pytest
@@ -28,6 +29,7 @@ from gpu.training.chat_tokenizer import chat_token_ids, smollm2_tokenizer
 from gpu.training.draft_module import DraftModule
 from gpu.training.draft_training import freeze_target, frequent_tokens
 from gpu.training.generation import GenerationLimits, Prompt, sample_tokens
+from gpu.training.head_files import store_figures, weights_sha256, write_draft_head
 from gpu.training.rounds import SpeculativeSequence
 from gpu.training.samples import Sample, read_samples, write_shard
 from gpu.training.sequences import SequenceBatch
@@ -67,17 +69,18 @@ def test_from_text_to_figures(text, checkpoint, tmp_path, monkeypatch, capsys):
     run(generate, monkeypatch, kind="text", model=checkpoint, text=text, output=samples, tokens=400, rows=8,
         answer_tokens=24)  # fmt: skip
     run(draft_head, monkeypatch, **settings, name="byte", output=head, intermediate_size=24, steps=6, depths=3)
+    run(draft_head, monkeypatch, **settings, name="byte", output=head, start_from=head, steps=1, depths=2)
     run(measure_acceptance, monkeypatch, **settings, head=head, most_texts=8, rounds=1,
         output_tokens=24)  # fmt: skip
     assert "complete rounds, greedy, 1 texts: D=1" in capsys.readouterr().out
     model = load_model(open_source(checkpoint), torch.float32, 64)
-    loaded = load_draft_head(head, model, target_sha256=draft_head.weights_sha256(checkpoint))
+    loaded = load_draft_head(head, model, target_sha256=weights_sha256(checkpoint))
     assert loaded.config.intermediate_size == 24
     figures = {"greedy": {"D=1": 0.5}}
-    measure_acceptance.store_figures(head, figures)
+    store_figures(head, figures)
     with safe_open(head, framework="pt") as file:
         assert json.loads(file.metadata()["figures"]) == figures
-        assert "unrolled 3 deep" in file.metadata()["recipe"]
+        assert re.search("unrolled 3 deep.*; then .*unrolled 2 deep", file.metadata()["recipe"])
 
 
 def test_training_the_byte_model_twice_gives_the_same_weights_and_learns(text, monkeypatch):
@@ -203,7 +206,7 @@ def drafting(checkpoint, seed=5):
     for parameter in module.parameters():
         parameter.data = parameter.data.bfloat16().float()
     path = checkpoint / f"head-{seed}"
-    draft_head.write_draft_head(module, None, {}, path)
+    write_draft_head(module, None, {}, path)
     model = load_model(source, torch.float32, 128)
     return source, model, load_draft_head(path, model), module, target
 
