@@ -11,6 +11,7 @@ from service.cli.database import database
 from service.cli.journal import journal
 from service.cli.output import VERSION, Group, WrongUsage
 from service.cli.policy import policy
+from service.cli.selfcheck import selfcheck
 from service.cli.serve import serve
 from service.cli.simulate import simulate
 
@@ -43,6 +44,7 @@ def main() -> None:
 main.add_command(serve)
 main.add_command(simulate)
 main.add_command(bench)
+main.add_command(selfcheck)
 main.add_command(database)
 main.add_command(journal)
 main.add_command(policy)
