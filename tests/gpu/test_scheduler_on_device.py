@@ -102,6 +102,9 @@ class Loop:
         self.scheduler.commit(plan, fence)
         lanes = tuple(FrameLane(p.handle.slot, p.query_length, p.proposal_source == "copy") for p in plan.lanes)
         self.device.submit(Frame(fence, plan.shape, lanes))  # PagesExhausted would end the test
+        slots = [lane.handle.slot for lane in plan.lanes]
+        held = [len(self.device._requests[slot].memory.pages) for slot in slots]
+        assert held == self.scheduler._state.slots["pages_held"][slots].tolist()
         self.in_flight.append((fence, plan))
         self.kinds.add(plan.shape.kind)
         self.deepest = max(self.deepest, len(self.in_flight))
