@@ -126,7 +126,8 @@ class InferenceProgram:
         """Fill lane_tokens: pending token, then copies or learned drafts."""
         tokens, depth = self._lane_tokens, self.shape.draft_depth
         slots, _ = self.lanes.decoding(self.lanes.lengths)
-        tokens[:, 0] = self._state.pending.index_select(0, slots)
+        # A lane without a token must not end a CUDA device with an index that is out of range.
+        tokens[:, 0] = self._state.pending.index_select(0, slots).clamp_(min=0)
         if not depth:
             return
         copied = self.lanes.copied[:, None] > 0

@@ -21,6 +21,7 @@ from gpu.programs.create import create_program
 from gpu.programs.inference import InferenceProgram
 from gpu.programs.interface import LaneInput, RoundOutput
 from gpu.sampling.both_tables import BothTables
+from gpu.selfcheck.outcome import CheckFailed
 from scheduler.shapes import GraphKind, GraphShape
 
 GREEDY = SamplingParameters(temperature=0.0)
@@ -93,9 +94,11 @@ class ProgramHost:
         return list(range(1 + slot * self._columns, 1 + (slot + 1) * self._columns))
 
     def run(self, shape: GraphShape, *lanes: LaneInput) -> RoundOutput:
-        """Run a program once and note what it emitted."""
+        """Run a program once and note what it emitted. Raises CheckFailed where logits are not finite."""
         output = self._run_graph(shape, lanes) if self._form.captured else self.program(shape).run(lanes)
         for lane, result in zip(lanes, output.lanes, strict=True):
+            if not result.finite:
+                raise CheckFailed(f"{shape.label} gave logits that are not finite")
             self.outputs[lane.slot] += result.emitted
         return output
 
