@@ -66,7 +66,8 @@ def test_a_streamed_chat_is_english_and_every_token_is_a_committed_plan(helios):
     assert row["finish_reason"] in ("stop", "length")
     plans = plans_of(helios, chunks[0].id)
     assert sum(p["committed_tokens"] for p in plans) == usage.completion_tokens
-    assert {p["kind"] for p in plans} == {"prefill", "decode"}
+    states = {"init", "restore", "snapshot", "terminal_snapshot"}
+    assert {p["kind"] for p in plans} - states == {"prefill", "decode"}
     assert {p["outcome"] for p in plans} == {"completed"}
     for p in plans:
         parts = p["token_value"] + p["delivery_value"] + p["age_relief"] + p["terminal_relief"]

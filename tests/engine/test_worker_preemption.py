@@ -122,22 +122,27 @@ def test_a_cancel_while_preempted_ends_it_once_and_holds_nothing(narrow, reach, 
 
 def test_a_preempted_request_comes_before_those_that_wait(narrow):
     two_long(narrow)
-    for number in range(8):
-        narrow.submit(f"s{number}", prompt=40, output=20, first=30)
+    for number in range(2):
+        narrow.submit(f"s{number}", prompt=260, output=20, first=30)
     run_until_preempted(narrow)
-    assert narrow.core.table.head.preemptions == 1
-    assert narrow.core.table.queued > 1
+    assert narrow.core.table.head.request_id == "b"
+    assert narrow.core.table.queued == 3
     narrow.settle()
 
 
 def test_a_preempted_request_waits_for_all_that_everybody_may_still_need(narrow):
-    two_long(narrow)
+    narrow.submit("a", prompt=60, output=190, first=10)
+    narrow.submit("b", prompt=20, output=180, first=20, client=b"B")
+    while not narrow.text("b"):
+        narrow.step()
+    narrow.core.scheduler.preempt(narrow.core.table.get("b").handle)
     run_until_preempted(narrow)
-    narrow.device.patient = True
+    assert narrow.device.free_pages() > 12, "what it needs now is there"
     while narrow.core.table.get("a") is not None:
-        assert narrow.core.table.get("b").handle is None, "both cannot fit together"
+        assert narrow.core.table.get("b").handle is None, "both cannot fit together to their ends"
         narrow.step()
     narrow.settle()
+    assert narrow.text("b") == long_script(20)[:180]
 
 
 def test_a_terminal_snapshot_that_fails_costs_a_preempted_request_only_time(narrow):

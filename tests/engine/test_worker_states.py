@@ -168,6 +168,22 @@ def test_a_stop_leaves_a_terminal_snapshot_behind(states):
     assert rig.device.held_pages() == 0
 
 
+def test_a_round_queues_behind_another_that_follows_a_graph_without_output(states):
+    rig = states
+    rig.submit("before", output=6)
+    rig.settle()
+    rig.submit("a", prompt=30, output=9, first=20)
+    run_until(rig, "snapshot")
+    rig.device.finish()
+    rig.step()
+    assert rig.core.in_flight[0].plan.shape.kind.value == "decode"
+    assert rig.worker.wait_ns() == 0, "nothing is to be written or sent, and yet it must plan once more"
+    rig.step()
+    assert len(rig.core.in_flight) == 2
+    rig.device.automatic = True
+    rig.settle()
+
+
 def test_a_prompt_that_cannot_get_its_pages_waits_for_them(make_rig):
     rig = make_rig(states=True, pages=8)
     rig.device.automatic = False
