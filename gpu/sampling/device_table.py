@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from gpu.device import InvalidRequest, SamplingParameters
@@ -85,10 +87,17 @@ class DeviceSamplingTable:
     def _write_tokens(
         self, slot: int, bias: dict[int, float], prompt_ids: Sequence[int], output_ids: Sequence[int]
     ) -> None:
+        prompt = np.unique(np.asarray(prompt_ids, dtype=np.int64))
         self.prompt_tokens[slot].zero_()
-        self.prompt_tokens[slot, torch.tensor(np.unique(np.asarray(prompt_ids, dtype=np.int64)))] = True
+        self.prompt_tokens[slot].index_fill_(0, self._sent(prompt), True)
         counts = np.bincount(np.asarray(output_ids, dtype=np.int64), minlength=self.vocab)
-        self.output_counts[slot] = torch.from_numpy(counts.astype(np.int32)).to(self.output_counts.device)
+        self.output_counts[slot].copy_(self._sent(counts.astype(np.int32)))
         self.bias[slot].zero_()
         for token, addend in bias.items():
             self.bias[slot, token] = addend
+
+    def _sent(self, values: npt.NDArray[Any]) -> torch.Tensor:
+        """The values on this table's device; from pinned memory, so that nobody waits for the programs before."""
+        device = self.temperature.device
+        host = torch.from_numpy(values)
+        return host if device.type == "cpu" else host.pin_memory().to(device, non_blocking=True)
