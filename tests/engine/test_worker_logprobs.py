@@ -44,11 +44,10 @@ def test_nothing_is_told_unasked(rig):
 @pytest.mark.parametrize("prompt", [1, 2, 64, 65, 150])
 def test_a_scored_prompt_is_told_whole_and_once(make_rig, prompt):
     rig = make_rig(scored=True, states=True)
-    rig.submit("a", prompt=prompt, output=3, prompt_logprobs=0)
-    rig.submit("b", prompt=prompt, output=3, prompt_logprobs=0)
-    rig.settle()
-    for name in "ab":
-        assert [token for token, *_ in prompt_told(rig, name)] == [11] * (prompt - 1)
+    for name, tokens in (("a", prompt), ("b", prompt + 5)):
+        rig.submit(name, prompt=tokens, output=3, prompt_logprobs=0)
+        rig.settle()
+        assert [token for token, *_ in prompt_told(rig, name)] == [11] * (tokens - 1)
     assert {plan.shape.kind for plan in rig.plans()} >= {"scored_prefill"}
     assert rig.metric("flare_prefix_cache_tokens_total", result="hit") == 0, "what is cached cannot be scored"
 
