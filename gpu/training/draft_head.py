@@ -42,7 +42,7 @@ def describe(recipe: Recipe, samples: Sequence[Sample]) -> str:
         f"{recipe.steps} steps of at most {recipe.step_tokens} tokens, unrolled {recipe.depths} deep, "
         f"loss at {recipe.loss_share:g} of the positions: cross-entropy to the target's distribution "
         f"and binary cross-entropy of the confidence; Muon {rates.matrices:g}, AdamW {rates.others:g}, "
-        f"weight decay {rates.weight_decay:g}, cosine schedule"
+        f"weight decay {rates.weight_decay:g}, input noise {recipe.input_noise:g}, cosine schedule"
     )
 
 
@@ -57,7 +57,15 @@ def main() -> None:
     module, ids = _start(options, source, samples)
     target = freeze_target(source, ids)
     rates = Rates(options.matrix_rate, options.other_rate, weight_decay=0.05, warm_up_steps=20)
-    recipe = Recipe(options.steps, options.step_tokens, options.depths, options.loss_share, options.seed, rates)
+    recipe = Recipe(
+        steps=options.steps,
+        step_tokens=options.step_tokens,
+        depths=options.depths,
+        loss_share=options.loss_share,
+        input_noise=options.input_noise,
+        seed=options.seed,
+        rates=rates,
+    )
     metadata = {
         "target_name": options.name,
         "target_sha256": weights_sha256(path),
@@ -108,6 +116,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--step-tokens", type=int, default=2500)
     parser.add_argument("--depths", type=int, default=4)
     parser.add_argument("--loss-share", type=float, default=1.0)
+    parser.add_argument("--input-noise", type=float, default=0.0, help="relative standard deviation")
     parser.add_argument("--matrix-rate", type=float, default=4e-3)
     parser.add_argument("--other-rate", type=float, default=3e-3)
     parser.add_argument("--save-every", type=int, default=100)

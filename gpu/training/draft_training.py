@@ -30,12 +30,16 @@ class FrozenTarget:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recipe:
-    """How to train. `loss_share`: the share of positions whose loss is taken, drawn anew for each step."""
+    """How to train. `loss_share`: the share of positions whose loss is taken, drawn anew for each step.
+
+    `input_noise`: the relative standard deviation of noise on the head's inputs, against learning few texts by heart.
+    """
 
     steps: int
     step_tokens: int
     depths: int
     loss_share: float
+    input_noise: float
     seed: int
     rates: Rates
 
@@ -130,8 +134,9 @@ def _losses(
     rows, entries = is_taken.nonzero(as_tuple=True)
     target_log = _target_log_shares(target, hidden[rows, entries + 1], log_totals[rows, entries + 1])
     with torch.autocast("cpu", torch.bfloat16):
-        next_embeddings = F.embedding(ids[:, 1:], target.embedding)
-        outputs = module(hidden[:, :-1], next_embeddings, target.tables, recipe.depths)
+        states = _with_noise(hidden[:, :-1], recipe.input_noise, generator)
+        next_embeddings = _with_noise(F.embedding(ids[:, 1:], target.embedding), recipe.input_noise, generator)
+        outputs = module(states, next_embeddings, target.tables, recipe.depths)
     losses, entropies, agreements = [], [], []
     for depth, g in enumerate(outputs):
         usable = entries >= depth
@@ -144,6 +149,12 @@ def _losses(
         entropies.append(float(entropy.detach()))
         agreements.append(agreement)
     return torch.stack(losses).mean(), tuple(entropies), tuple(agreements)
+
+
+def _with_noise(x: torch.Tensor, deviation: float, generator: torch.Generator) -> torch.Tensor:
+    if deviation == 0:
+        return x
+    return x * (1 + deviation * torch.randn(x.shape, generator=generator))
 
 
 @torch.no_grad()

@@ -69,7 +69,17 @@ def test_from_text_to_figures(text, checkpoint, tmp_path, monkeypatch, capsys):
     run(generate, monkeypatch, kind="text", model=checkpoint, text=text, output=samples, tokens=400, rows=8,
         answer_tokens=24)  # fmt: skip
     run(draft_head, monkeypatch, **settings, name="byte", output=head, intermediate_size=24, steps=6, depths=3)
-    run(draft_head, monkeypatch, **settings, name="byte", output=head, start_from=head, steps=1, depths=2)
+    run(
+        draft_head,
+        monkeypatch,
+        **settings,
+        name="byte",
+        output=head,
+        start_from=head,
+        steps=1,
+        depths=2,
+        input_noise=0.2,
+    )
     run(measure_acceptance, monkeypatch, **settings, head=head, most_texts=8, rounds=1,
         output_tokens=24)  # fmt: skip
     assert "complete rounds, greedy, 1 texts: D=1" in capsys.readouterr().out
