@@ -161,7 +161,7 @@ def create_context(
         sampling=SamplingTable(slots, vocab),
         draft_head=head,
         allocate_rows=create_allocator(place),
-        device_sampling=DeviceSamplingTable(slots, vocab, place) if captured else None,
+        device_sampling=DeviceSamplingTable(slots, vocab, place) if captured or place.type != "cpu" else None,
         style=ExecutionStyle.CAPTURED if captured else ExecutionStyle.EAGER,
     )
 

@@ -100,4 +100,4 @@ class DeviceSamplingTable:
         """The values on this table's device; from pinned memory, so that nobody waits for the programs before."""
         device = self.temperature.device
         host = torch.from_numpy(values)
-        return host if device.type == "cpu" else host.pin_memory().to(device, non_blocking=True)
+        return (host.pin_memory() if device.type == "cuda" else host).to(device, non_blocking=True)

@@ -95,7 +95,7 @@ class ProgramHost:
 
     def run(self, shape: GraphShape, *lanes: LaneInput) -> RoundOutput:
         """Run a program once and note what it emitted. Raises CheckFailed where logits are not finite."""
-        output = self._run_graph(shape, lanes) if self._form.captured else self.program(shape).run(lanes)
+        output = self._run_graph(shape, lanes) if self._form.captured else self._run_eager(shape, lanes)
         for lane, result in zip(lanes, output.lanes, strict=True):
             if not result.finite:
                 raise CheckFailed(f"{shape.label} gave logits that are not finite")
@@ -126,6 +126,10 @@ class ProgramHost:
     def logits(self, shape: GraphShape) -> torch.Tensor:
         """Logits [rows, vocab] of this shape's latest run, on the host."""
         return self.program(shape).logits.cpu()
+
+    def _run_eager(self, shape: GraphShape, lanes: Sequence[LaneInput]) -> RoundOutput:
+        with self.stream.current():
+            return self.program(shape).run(lanes)
 
     def _run_graph(self, shape: GraphShape, lanes: Sequence[LaneInput]) -> RoundOutput:
         graph = self.graph(shape)

@@ -17,7 +17,8 @@ from tiny_draft_head import write_tiny_draft_head
 from gpu.capacity import CatalogLimits, build_catalog
 from gpu.cpu_device import CpuDevice
 from gpu.create import _program, create_context
-from gpu.cuda_device import CudaDevice
+from gpu.cuda.inline_stream import InlineStream
+from gpu.cuda_device import CudaDevice, captured_programs
 from gpu.device import DeviceError, DeviceLimits, Frame, FrameLane, InvalidSettings, SamplingParameters
 from gpu.model.draft_head import load_draft_head
 from gpu.model.weights import load_model, open_source
@@ -228,6 +229,24 @@ def test_every_run_of_a_program_is_the_same_operations_on_the_same_addresses(gra
             traces.append(recorder.trace)
         assert len(traces[0]) > 2
         assert traces[0] == traces[1], shape.label
+
+
+def test_programs_keep_to_their_device(tmp_path):
+    """On torch's meta device a tensor of the host, or a question about a value, is an error, as it is on CUDA."""
+    place = torch.device("meta")
+    write_tiny_checkpoint(tmp_path, seed=4, vocab_size=VOCABULARY, eos_token_id=None)
+    source = open_source(tmp_path)
+    model = load_model(source, torch.float32, LIMITS.context_tokens + DEPTH, device=place)
+    write_tiny_draft_head(tmp_path / "head.safetensors", source.config, draft_token_ids=(0, 1, 3, 4))
+    context = create_context(LIMITS, model, load_draft_head(tmp_path / "head.safetensors", model), place, captured=True)
+    stream = InlineStream()
+    for program in captured_programs(SHAPES, context).values():
+        program.capture(stream)
+    sampling = REQUESTS[2][1]
+    context.state.set_pages(1, 0, [3, 4])
+    context.device_sampling.open(1, sampling, [1, 2], [3])
+    assert context.cache.keys[0].device == context.state.cursor.device == place
+    assert create_context(LIMITS, model, None, place, captured=False).device_sampling is not None
 
 
 @pytest.mark.parametrize("bad", [lambda x: x[: int(x.sum())], lambda x: x[x > 0], lambda x: x + torch.tensor([1.0])])
