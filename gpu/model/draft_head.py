@@ -145,7 +145,7 @@ def draft_logits(head: DraftHead, model: Model, g: torch.Tensor) -> tuple[torch.
 def confidence(head: DraftHead, n: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
     """The predicted probability [rows], float32, that the target accepts each draft, given that all before were.
 
-    `log_q` [rows]: natural logarithm of the drafted token's draft probability at temperature 1.
+    `log_q` [rows]: natural logarithm of the likeliest draft's probability at temperature 1.
     """
     hidden = head.config.hidden_size
     score = n.float() @ head.confidence_weight[:hidden] + head.confidence_weight[hidden] * log_q

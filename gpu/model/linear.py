@@ -35,7 +35,7 @@ class PlainLinear:
 
 
 class PackedLinear:
-    """float32 weight in oneDNN's blocked layout, and with `one_row_copy` transposed [inputs, outputs] as well."""
+    """A weight in oneDNN's blocked layout, and with `one_row_copy` transposed [inputs, outputs] as well."""
 
     def __init__(self, weight: torch.Tensor, one_row_copy: bool = False) -> None:
         self._transposed = weight.t().contiguous() if one_row_copy else None
@@ -84,4 +84,6 @@ def make_linear(weight: torch.Tensor, one_row_copies: bool = False) -> Linear:
         return PackedLinear(weight, one_row_copies and weight.shape[0] > weight.shape[1])
     if weight.dtype == torch.bfloat16 and not multiplies_bfloat16():
         return WidenedLinear(weight)
+    if weight.dtype == torch.bfloat16 and can_pack():
+        return PackedLinear(weight)
     return PlainLinear(weight)

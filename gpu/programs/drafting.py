@@ -52,7 +52,9 @@ class Drafter:
             hidden = draft_layer(head, model, inputs, positions, window.attend)
             normed, logits = draft_logits(head, model, hidden)
             chosen = sampler.draft(step, logits)
-            log_q = logits.gather(1, chosen[:, None]).squeeze(1) - logits.logsumexp(dim=1)
+            # Of the likeliest draft, not of the drawn one: whether a device admits a sampled draft must not depend on
+            # which token it is, or verification would no longer give the target's distribution.
+            log_q = logits.amax(dim=1) - logits.logsumexp(dim=1)
             tokens = chosen if head.draft_token_ids is None else head.draft_token_ids.index_select(0, chosen)
             self.token_ids[:, step] = tokens
             self.conditional[:, step] = confidence(head, normed, log_q)

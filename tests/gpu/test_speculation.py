@@ -186,6 +186,20 @@ def test_sampled_drafts_are_verified_by_what_they_were_drawn_from(tiny):
     assert (np.diff(probabilities, axis=2) <= 0).all()
 
 
+def test_the_confidence_in_a_draft_does_not_depend_on_which_token_was_drawn(tiny):
+    """A device divides its rows by it: rows that depended on the draft would bias what is emitted."""
+    confidences, emitted = [], set()
+    for seed in range(6):
+        host = tiny.host(parameters=[SamplingParameters(temperature=1.0, seed=seed)] * 4)
+        for slot in range(4):  # the same past whatever was drawn in it
+            host.state.pending[slot] = 1
+        output, _ = host.run(round_shape(4, 2), *(LaneInput(slot, rows=3) for slot in range(4)))
+        confidences.append(output.confidence[:, 0])
+        emitted.add(tuple(lane.emitted[0] for lane in output.lanes))
+    assert len(emitted) > 1
+    assert all(np.array_equal(row, confidences[0]) for row in confidences)
+
+
 def test_confidence_and_survival_cover_the_lanes_that_made_them(tiny):
     host = tiny.host()
     output, _ = host.run(
