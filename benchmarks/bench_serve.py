@@ -1,38 +1,35 @@
-"""First-token time and tokens per second at 1 and 8 concurrent chats, beside transformers on the same weights.
+"""First-token time and tokens per second at 1 to 16 concurrent chats, beside transformers and llama.cpp.
 
-    python benchmarks/bench_serve.py [--rounds 5] [--tokens 48] [--threads 1] [--json]
+    python benchmarks/bench_serve.py [--rounds 5] [--tokens 48] [--threads 1] [--chats 1 4 8 16]
+        [--llama-cpp PYTHON] [--serve "--mixed-prefill --draft-tokens 3"] [--json]
 
-Starts `helios serve` with the default model and loads the same weights into transformers in this process. Each round
-runs Helios at 1 chat, transformers at batch 1, Helios at 8, transformers at batch 8, one after the other, so that a
-drift of the machine hits all four alike; ratios are taken within a round. Greedy, float32, the same prompts and
-the same number of new tokens. transformers gets all prompts of a batch at once and padded, and is not timed over HTTP:
-an upper bound of what a server around it could do. Wall time is measured; run it on a quiet machine.
+Starts `helios serve` with the default model and loads the same weights into transformers in this process; with
+--llama-cpp, an interpreter that has llama-cpp-python, also into llama.cpp in a third. Each round runs Helios,
+transformers and llama.cpp at each number of chats, one after the other, so that a drift of the machine hits all alike;
+ratios are taken within a round. Greedy, the same prompts and the same number of new tokens. Helios and transformers
+compute in float32; llama.cpp in the GGUF file's own 4-bit and 8-bit formats. Both others get all prompts of a batch at
+once and are not timed over HTTP: an upper bound of what a server around them could do. Wall time is measured; run it on
+a quiet machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import contextlib
-import itertools
 import json
 import os
 import pathlib
-import signal
-import socket
+import shlex
 import statistics
 import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import httpx
-import openai
 import torch
 from rich.console import Console
 from rich.table import Table
+from served_streams import TOPICS, essay_prompts, helios_server, run_round
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging
 
@@ -42,81 +39,19 @@ from service.model_source import resolve_model
 from service.settings import DEFAULT_MODEL
 from service.text import load_text_model
 
-TOPICS = ("rivers", "violins", "chess", "bread", "comets", "bridges", "whales", "clocks")
-CONCURRENCIES = (1, 8)
-START_S = 180.0
-
-
-def prompts(count: int) -> list[str]:
-    """Distinct prompts of nearly one length."""
-    return [f"Write a long and detailed essay about {topic}: history, people and craft." for topic in TOPICS[:count]]
-
-
-@contextlib.contextmanager
-def helios(threads: int) -> Iterator[str]:
-    """A ready server's address; stopped at the end."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "service.cli", "serve", "--port", str(port), "--threads", str(threads)]
-        process = subprocess.Popen(
-            [*command, "--data-dir", str(pathlib.Path(folder) / "data")],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            wait_ready(f"http://127.0.0.1:{port}", process)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(20)
-
-
-def wait_ready(base: str, process: subprocess.Popen[bytes]) -> None:
-    """Returns once the server answers as ready; raises RuntimeError when it does not start."""
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(httpx.HTTPError):
-            if httpx.get(f"{base}/health/ready", timeout=2).status_code == 200:
-                return
-        time.sleep(0.2)
-    raise RuntimeError("helios serve did not become ready")
-
-
-def one_chat(client: openai.OpenAI, prompt: str, tokens: int) -> tuple[float, int, list[float]]:
-    """(seconds to the first token, output tokens, arrival times of the chunks)."""
-    began = time.perf_counter()
-    arrivals = []
-    used = 0
-    for chunk in client.chat.completions.create(
-        model=DEFAULT_MODEL,
-        messages=[{"role": "user", "content": prompt}],
-        stream=True,
-        temperature=0,
-        max_tokens=tokens,
-        stream_options={"include_usage": True},
-    ):
-        if chunk.choices and chunk.choices[0].delta.content:
-            arrivals.append(time.perf_counter() - began)
-        if chunk.usage is not None:
-            used = chunk.usage.completion_tokens
-    return arrivals[0], used, arrivals
+LLAMA_CPP_SCRIPT = pathlib.Path(__file__).with_name("llama_cpp_generate.py")
 
 
 def helios_round(base: str, count: int, tokens: int) -> dict[str, float]:
     """`count` chats at once: first-token times and the whole's tokens per second."""
-    client = openai.OpenAI(base_url=f"{base}/v1", api_key="none", max_retries=0, timeout=300)
-    began = time.perf_counter()
-    with concurrent.futures.ThreadPoolExecutor(count) as pool:
-        chats = list(pool.map(lambda prompt: one_chat(client, prompt, tokens), prompts(count)))
-    took = time.perf_counter() - began
-    gaps = [b - a for _, _, arrivals in chats for a, b in itertools.pairwise(arrivals)]
+    done = run_round(base, DEFAULT_MODEL, essay_prompts(count), tokens, chat=True)
     return {
-        "ttft_ms": statistics.median(first for first, _, _ in chats) * 1e3,
-        "worst_ttft_ms": max(first for first, _, _ in chats) * 1e3,
-        "gap_ms": statistics.median(gaps) * 1e3,
-        "tokens_per_s": sum(used for _, used, _ in chats) / took,
+        "ttft_ms": statistics.median(done.first_ms),
+        "worst_ttft_ms": max(done.first_ms),
+        "gap_ms": done.gap_ms,
+        "busy_share": done.busy_share,
+        "accepted_per_round": done.accepted_per_round,
+        "tokens_per_s": done.tokens_per_s,
     }
 
 
@@ -157,44 +92,90 @@ def transformers_round(model: LlamaForCausalLM, ids: list[list[int]], tokens: in
     return len(ids) * tokens / (time.perf_counter() - began)
 
 
-def measure(rounds: int, tokens: int, threads: int) -> list[dict[str, Any]]:
-    """One row per round and concurrency."""
+class LlamaCpp:
+    """llama.cpp in another interpreter, which answers over pipes."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def round(self, ids: list[list[int]], tokens: int) -> float:
+        """Tokens per second of one batched greedy call; raises RuntimeError when the other process has ended."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps({"prompts": ids, "tokens": tokens}), file=self._process.stdin, flush=True)
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("llama.cpp ended; its messages are above")
+        return len(ids) * tokens / float(json.loads(line)["seconds"])
+
+
+@contextlib.contextmanager
+def llama_cpp(python: str | None, threads: int) -> Iterator[LlamaCpp | None]:
+    """llama.cpp with the default model's file, or None without an interpreter for it."""
+    if python is None:
+        yield None
+        return
+    command = [python, str(LLAMA_CPP_SCRIPT), str(resolve_model(DEFAULT_MODEL).path), str(threads)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield LlamaCpp(process)
+        finally:
+            process.terminate()
+
+
+def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """One row per round and number of chats."""
+    tokens, threads = arguments.tokens, arguments.threads
     text = load_text_model(resolve_model(DEFAULT_MODEL))
     model = transformers_model(threads)
-    chats = [text.render_chat([{"role": "user", "content": prompt}]) for prompt in prompts(max(CONCURRENCIES))]
+    chats = [text.render_chat([{"role": "user", "content": prompt}]) for prompt in essay_prompts(max(arguments.chats))]
     ids = [text.encode(chat, add_special_tokens=False) for chat in chats]
     rows = []
-    with helios(threads) as base:
-        for n in CONCURRENCIES:
+    options = ("--threads", str(threads), *shlex.split(arguments.serve))
+    with helios_server(*options) as base, llama_cpp(arguments.llama_cpp, threads) as other:
+        for n in arguments.chats:
             helios_round(base, n, tokens)  # discovers the shapes
             transformers_round(model, ids[:n], 4)
-        for number in range(rounds):
-            for n in CONCURRENCIES:
+            if other is not None:
+                other.round(ids[:n], 4)
+        for number in range(arguments.rounds):
+            for n in arguments.chats:
                 row = {"round": number, "chats": n, **helios_round(base, n, tokens)}
                 row["transformers_tokens_per_s"] = transformers_round(model, ids[:n], tokens)
                 row["ratio"] = row["tokens_per_s"] / row["transformers_tokens_per_s"]
+                if other is not None:
+                    row["llama_cpp_tokens_per_s"] = other.round(ids[:n], tokens)
+                    row["llama_cpp_ratio"] = row["tokens_per_s"] / row["llama_cpp_tokens_per_s"]
                 rows.append(row)
     return rows
 
 
-def print_table(rows: list[dict[str, Any]]) -> None:
-    """Medians over the rounds, with the ratio's range."""
-    table = Table(title=f"helios serve beside transformers, {os.cpu_count()} CPUs")
-    for column in ("chats", "TTFT ms", "worst TTFT ms", "gap ms", "tokens/s", "transformers tokens/s", "ratio (range)"):
+def print_table(rows: list[dict[str, Any]], chats: Sequence[int]) -> None:
+    """Medians over the rounds, with the ratios' ranges."""
+    others = [name for name in ("transformers", "llama_cpp") if f"{name}_tokens_per_s" in rows[0]]
+    table = Table(title=f"helios serve beside {' and '.join(others)}, {os.cpu_count()} CPUs")
+    titles = ["chats", "TTFT ms", "worst TTFT ms", "gap ms", "busy %", "tokens/s"]
+    for column in (*titles, *(title for name in others for title in (f"{name} tokens/s", "ratio (range)"))):
         table.add_column(column, justify="right")
-    for n in CONCURRENCIES:
+    for n in chats:
         chosen = [row for row in rows if row["chats"] == n]
         medians = {key: statistics.median(row[key] for row in chosen) for key in chosen[0]}
-        ratios = sorted(row["ratio"] for row in chosen)
-        table.add_row(
+        cells = [
             str(n),
             f"{medians['ttft_ms']:.0f}",
             f"{medians['worst_ttft_ms']:.0f}",
             f"{medians['gap_ms']:.1f}",
+            f"{medians['busy_share'] * 100:.1f}",
             f"{medians['tokens_per_s']:.1f}",
-            f"{medians['transformers_tokens_per_s']:.1f}",
-            f"{medians['ratio']:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})",
-        )
+        ]
+        for name in others:
+            key = "ratio" if name == "transformers" else f"{name}_ratio"
+            ratios = sorted(row[key] for row in chosen)
+            cells += [
+                f"{medians[f'{name}_tokens_per_s']:.1f}",
+                f"{medians[key]:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})",
+            ]
+        table.add_row(*cells)
     Console().print(table)
 
 
@@ -204,13 +185,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--chats", type=int, nargs="+", default=[1, 4, 8, 16], choices=range(1, len(TOPICS) + 1))
+    parser.add_argument("--llama-cpp", metavar="PYTHON", help="an interpreter that has llama-cpp-python")
+    parser.add_argument("--serve", metavar="OPTIONS", default="", help="more options of helios serve, in one string")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    rows = measure(arguments.rounds, arguments.tokens, arguments.threads)
+    rows = measure(arguments)
     if arguments.json:
         print(json.dumps(rows))
     else:
-        print_table(rows)
+        print_table(rows, arguments.chats)
 
 
 if __name__ == "__main__":
