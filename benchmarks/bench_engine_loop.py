@@ -1,7 +1,7 @@
 """The engine's own time: per plan over a device that answers at once, and beside real programs on a CPU.
 
     python benchmarks/bench_engine_loop.py [--lanes 8 16 32] [--plans 2000]
-        [--served byte-model:16 byte-model:32 smollm2-135m-instruct:8] [--prompt-tokens 64] [--tokens 256]
+        [--served byte-model:16 byte-model:32 smollm2-135m-instruct:8] [--prompt-tokens 32] [--tokens 384]
         [--draft-tokens 0]
 
 First part: everything counted is the engine's own work: scheduler, tracing, metrics, connection, and the loop around
@@ -36,10 +36,12 @@ from rich.table import Table
 from gpu.capacity import batch_buckets
 from gpu.create import create_device
 from gpu.device import Device, DeviceLimits, Frame, FrameResult, LaneResult, SamplingParameters
+from gpu.pages import pages_for
 from gpu.selfcheck.models import BYTE_MODEL
 from scheduler.kernels.loader import load_kernels
 from scheduler.policy import PolicyConfig
 from scheduler.shapes import GraphKind, GraphShape
+from service.engine.rehearsal import rehearse
 from service.engine.run import PollWaiter, StopSignal
 from service.engine.start import build_worker
 from service.engine.worker import Worker
@@ -166,6 +168,7 @@ def bench(device: Device) -> Iterator[Bench]:
             client.connect(start.endpoint)
             journal = JournalWriter(settings.journal_dir, run_id="bench", segment_bytes=64 << 20, budget_bytes=1 << 30)
             worker = build_worker(start, policy, "m", device, journal, server, metrics, time.monotonic_ns)
+            rehearse(device.shapes)
             stopwatch, watching = watch(worker, journal, server)
             gc.collect()
             gc.freeze()
@@ -209,6 +212,7 @@ def measure_served(name: str, streams: int, options: argparse.Namespace) -> dict
         BYTE_MODEL if name == BYTE_MODEL.name else resolve_model(name).path,
         decode_batches=batch_buckets(streams),
         max_context=options.prompt_tokens + options.tokens + 1,
+        kv_pages=streams * (pages_for(options.prompt_tokens + options.tokens + 1 + options.draft_tokens) + 1),
         draft_head="auto",
         draft_tokens=options.draft_tokens,
     )
@@ -328,8 +332,8 @@ def main() -> None:
         default=[("byte-model", 16), ("byte-model", 32), ("smollm2-135m-instruct", 8)],
         metavar="MODEL:STREAMS",
     )
-    parser.add_argument("--prompt-tokens", type=int, default=64)
-    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--prompt-tokens", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=384)
     parser.add_argument("--draft-tokens", type=int, default=0)
     options = parser.parse_args()
     if any(not 1 <= lanes <= MAX_LANES for lanes in options.lanes):

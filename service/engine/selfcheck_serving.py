@@ -19,6 +19,7 @@ from gpu.selfcheck.outcome import CheckFailed
 from scheduler.kernels.loader import load_kernels
 from scheduler.plans import ScheduledPlan
 from scheduler.policy import PolicyConfig
+from service.engine.rehearsal import rehearse
 from service.engine.start import build_worker
 from service.engine.worker import Worker
 from service.ipc.messages import Event, Sampling, Submit, ToEngine, Tokens
@@ -60,6 +61,7 @@ def serve_load(load: Load, device_name: str, folder: pathlib.Path) -> str:
         snapshot_rows=0,
     )
     try:
+        rehearse(device.shapes)
         device.prepare(lambda _what, _share: None)
         return _serve(load, device, folder)
     finally:

@@ -25,6 +25,7 @@ from service.engine.core import Core
 from service.engine.metrics import EngineMetrics
 from service.engine.plan_records import shape_record
 from service.engine.ports import Clock, Journal, Transport
+from service.engine.rehearsal import rehearse
 from service.engine.worker import Worker
 from service.ipc.messages import EngineReady
 from service.ipc.server import EngineServer
@@ -111,6 +112,7 @@ def load_device(settings: Settings, source: ModelSource, stopped: Callable[[], b
     if not kernels_are_cached():
         _say("compiling the scheduler's kernels, once for this version; it takes two to three minutes")
     load_kernels()
+    rehearse(device.shapes)
     progress(f"loaded; preparing {len(device.shapes)} programs", 0.0)
     device.prepare(progress)
     return device
