@@ -39,6 +39,7 @@ from gpu.device import Device, DeviceLimits, Frame, FrameResult, LaneResult, Sam
 from gpu.pages import pages_for
 from gpu.selfcheck.models import BYTE_MODEL
 from scheduler.kernels.loader import load_kernels
+from scheduler.plans import Role
 from scheduler.policy import PolicyConfig
 from scheduler.shapes import GraphKind, GraphShape
 from service.engine.rehearsal import rehearse
@@ -258,7 +259,7 @@ def serve(
             before = core.last_fence
             spent_us += engine.step()
             if core.last_fence != before:
-                lanes = len(core.in_flight[-1].plan.lanes)
+                lanes = sum(lane.role is Role.DECODE for lane in core.in_flight[-1].plan.lanes)
                 programs.lanes_by_fence[core.last_fence] = lanes
                 if lanes == streams:
                     worker_us.append(spent_us)

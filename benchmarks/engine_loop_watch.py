@@ -89,7 +89,7 @@ class ProgramRun:
 
 
 class ProgramWatch:
-    """Takes the time of the CPU device's programs while open. `lanes_by_fence`: how many lanes each had."""
+    """Takes the time of the CPU device's programs while open. `lanes_by_fence`: how many decoding lanes each had."""
 
     def __init__(self) -> None:
         self.lanes_by_fence: dict[int, int] = {}
