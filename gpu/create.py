@@ -24,7 +24,7 @@ from gpu.model.draft_head import DraftHead, load_draft_head
 from gpu.model.source import expected_shapes
 from gpu.model.weights import Model, load_model, open_source
 from gpu.pages import PAGE_TOKENS, KvCache, page_bytes, pages_for
-from gpu.programs.create import create_copy_program, create_init_program, create_program
+from gpu.programs.create import STATE_KINDS, create_copy_program, create_init_program, create_program
 from gpu.programs.interface import ExecutionStyle, ProgramContext
 from gpu.sampling import SamplingTable
 from gpu.sampling.device_table import DeviceSamplingTable
@@ -40,7 +40,6 @@ _DEFAULT_SNAPSHOTS_PER_SLOT = 2
 _MEMORY_SHARE = 4  # the default pool takes at most a quarter of the machine's memory
 _COPIED_WEIGHTS_SHARE = 16  # weights are copied for one-row steps when they take at most this part of memory
 _CGROUP_LIMIT = pathlib.Path("/sys/fs/cgroup/memory.max")
-_COPY_KINDS = frozenset({GraphKind.RESTORE, GraphKind.SNAPSHOT, GraphKind.TERMINAL_SNAPSHOT})
 _MIXED_DECLARED = True  # Llama-architecture models, the only ones that load, treat prompt and decode rows alike
 
 
@@ -169,7 +168,7 @@ def create_context(
 def _program(shape: GraphShape, context: ProgramContext) -> Run:
     if shape.kind is GraphKind.INIT:
         return create_init_program(shape, context).run
-    if shape.kind in _COPY_KINDS:
+    if shape.kind in STATE_KINDS:
         return create_copy_program(shape, context).run
     return create_program(shape, context).run
 

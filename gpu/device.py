@@ -109,12 +109,14 @@ class FrameLane:
 
     `query_length`: prompt tokens from the request's cursor while its prompt is unfinished; else verification rows,
     the pending token's included (an upper limit where the device allocates rows); 1 in state graphs.
-    `copies`: the drafts are the request's copy proposals rather than learned ones.
+    `copies`: the drafts are the request's copy proposals rather than learned ones. `retires`: in a snapshot, the
+    request has ended or is preempted and runs no more, as in every terminal snapshot.
     """
 
     slot: int
     query_length: int
     copies: bool = False
+    retires: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

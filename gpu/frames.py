@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from gpu.device import Frame, FrameLane, InvalidFrame
+from gpu.programs.create import STATE_KINDS
 from gpu.programs.interface import LaneInput
 from gpu.requests import OpenRequest
 from scheduler.shapes import Allocation, GraphKind
 
 PROMPT_KINDS = frozenset({GraphKind.PREFILL, GraphKind.SCORED_PREFILL})
 SNAPSHOT_KINDS = frozenset({GraphKind.SNAPSHOT, GraphKind.TERMINAL_SNAPSHOT})
-STATE_KINDS = SNAPSHOT_KINDS | {GraphKind.INIT, GraphKind.RESTORE}
 QUEUEABLE_KINDS = frozenset({GraphKind.DECODE, GraphKind.SPECULATIVE})
 MAX_FRAMES = 2
 
@@ -22,13 +22,14 @@ class CheckedLane:
     """A lane that fits. `tokens`: KV room that it needs, draft storage included, 0 for state programs.
 
     `ceiling`: output tokens that a decoding lane can emit at the most, 0 for other lanes. `input` is None for state
-    programs.
+    programs. `retires`: its request runs no more after this snapshot.
     """
 
     request: OpenRequest
     tokens: int = 0
     ceiling: int = 0
     input: LaneInput | None = None
+    retires: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -86,18 +87,19 @@ def _check_lane(frame: Frame, lane: FrameLane, request: OpenRequest, drafts: Dra
 def _check_state_lane(frame: Frame, lane: FrameLane, request: OpenRequest) -> CheckedLane:
     kind = frame.shape.kind
     restores = request.memory.restoring is not None
+    retires = kind is GraphKind.TERMINAL_SNAPSHOT or (kind is GraphKind.SNAPSHOT and lane.retires)
     if kind is GraphKind.INIT:
         fits = not request.ready and not restores
     elif kind is GraphKind.RESTORE:
         fits = not request.ready and restores
     else:
-        fits = request.ready or kind is GraphKind.TERMINAL_SNAPSHOT
+        fits = request.ready or retires
     if not fits or lane.query_length != 1:
         raise InvalidFrame(
             f"frame {frame.fence}: slot {lane.slot} with query_length {lane.query_length} does not fit "
             f"{frame.shape.label}: set up {request.ready}, to be restored {restores}"
         )
-    return CheckedLane(request)
+    return CheckedLane(request, retires=retires)
 
 
 def _check_prompt_lane(frame: Frame, lane: FrameLane, request: OpenRequest) -> CheckedLane:

@@ -21,9 +21,10 @@ from gpu.device import (
     Progress,
     SamplingParameters,
 )
-from gpu.frames import SNAPSHOT_KINDS, STATE_KINDS, CheckedLane, DraftLimits, check_frame, check_queue
+from gpu.frames import SNAPSHOT_KINDS, CheckedLane, DraftLimits, check_frame, check_queue
 from gpu.memory import Memory, Snapshot
 from gpu.pages import pages_for
+from gpu.programs.create import STATE_KINDS
 from gpu.programs.interface import RoundOutput
 from gpu.requests import OpenRequest
 from gpu.results import confidence_by_slot, lane_result, survival_by_slot
@@ -184,7 +185,7 @@ class PreparedDevice(Generic[Program]):
         snapshots: tuple[Snapshot | None, ...] = ()
         inputs: Sequence[Any]
         if frame.shape.kind in SNAPSHOT_KINDS:
-            snapshots = tuple(self._begin_snapshot(frame.shape.kind, lane.request) for lane in lanes)
+            snapshots = tuple(self._begin_snapshot(lane.request, lane.retires) for lane in lanes)
             pairs = zip(lanes, snapshots, strict=True)
             inputs = [snapshot_copy(lane.request.slot, taken) for lane, taken in pairs if taken is not None]
         elif frame.shape.kind is GraphKind.RESTORE:
@@ -286,9 +287,8 @@ class PreparedDevice(Generic[Program]):
             if fresh:
                 self._uploads.append(functools.partial(self._state.set_pages, lane.request.slot, first, fresh))
 
-    def _begin_snapshot(self, kind: GraphKind, request: OpenRequest) -> Snapshot | None:
+    def _begin_snapshot(self, request: OpenRequest, retires: bool) -> Snapshot | None:
         """A request whose answer has ended or that is preempted gives its last page away and runs no more."""
-        retires = kind is GraphKind.TERMINAL_SNAPSHOT or request.cursor > len(request.prompt)
         request.retired = request.retired or retires
         tokens = np.array(request.tokens[: request.cursor], dtype=np.int64)
         return self._memory.begin_snapshot(request.memory, tokens, request.role(retires), move=retires)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from gpu.device import Frame, FrameLane
-from scheduler.plans import PlanLane, ScheduledPlan
+from scheduler.plans import PlanLane, Role, ScheduledPlan
 from service.engine.core import FRAME_SLOTS, Core, InFlight
+from service.engine.drafts import COPY
 from service.engine.plan_records import plan_committed
 from service.engine.preemption import make_room
 
@@ -50,4 +51,6 @@ def _next_plan(core: Core) -> ScheduledPlan | None:
 
 
 def _frame_lane(lane: PlanLane) -> FrameLane:
-    return FrameLane(lane.handle.slot, lane.query_length, lane.proposal_source == "copy")
+    return FrameLane(
+        lane.handle.slot, lane.query_length, lane.proposal_source == COPY, retires=lane.role is Role.TERMINAL
+    )

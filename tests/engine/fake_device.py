@@ -221,6 +221,7 @@ class FakeDevice:
         kind = frame.shape.kind
         if kind in STATE_KINDS:
             assert lane.query_length == 1
+            assert lane.retires or kind is not GraphKind.TERMINAL_SNAPSHOT, "its pages can be given away"
             self._run_state(kind, resident)
             return LaneResult(0, ())
         scores = ()

@@ -161,6 +161,28 @@ def test_a_snapshot_without_room_is_left_out(make_driver):
     assert driver.device.free_snapshot_rows() == 1
 
 
+@pytest.mark.parametrize("kind", [GraphKind.SNAPSHOT, GraphKind.TERMINAL_SNAPSHOT])
+def test_a_request_that_is_preempted_within_its_prompt_keeps_what_it_read_without_a_free_page(kind, make_driver):
+    """Snapshot programs take retiring requests along with others."""
+    driver = make_driver(kv_pages=3)
+    driver.open(0, PROMPT, outputs=8)
+    driver.read(0, 35)
+    assert pages(driver) == (3, 0)
+    driver.run(state_graph(kind), (0, 1, False, True))
+    with pytest.raises(InvalidFrame, match="no open request that can run"):
+        driver.submit(prefill(16), (0, 5))
+    driver.device.close_request(0)
+    assert (driver.device.match_prefix(PROMPT), pages(driver)) == (35, (0, 3))
+
+
+@pytest.mark.parametrize("kind", [GraphKind.SNAPSHOT, GraphKind.TERMINAL_SNAPSHOT])
+def test_a_request_that_retires_before_it_was_set_up_leaves_nothing(kind, driver):
+    driver.device.open_request(0, PROMPT, 8, GREEDY)
+    driver.run(state_graph(kind), (0, 1, False, True))
+    driver.device.close_request(0)
+    assert (driver.device.match_prefix(PROMPT), pages(driver)[0]) == (0, 0)
+
+
 def test_without_state_programs_nothing_is_cached_and_pages_are_reserved_whole(make_driver):
     driver = make_driver(kv_pages=6, snapshot_rows=0)
     driver.open(0, PROMPT, outputs=40)

@@ -13,6 +13,7 @@ from gpu import create_device
 from gpu.device import Frame, FrameLane, PagesExhausted
 from gpu.model.weights import open_source
 from scheduler import Catalog, PolicyConfig, RequestScheduler, RequestSpec
+from scheduler.plans import Role
 from scheduler.records import CompletionRecord, ExecutionTiming, RequestHandle
 from scheduler.shapes import GraphKind
 
@@ -100,7 +101,10 @@ class Loop:
             return False
         fence = next(self.fences)
         self.scheduler.commit(plan, fence)
-        lanes = tuple(FrameLane(p.handle.slot, p.query_length, p.proposal_source == "copy") for p in plan.lanes)
+        lanes = tuple(
+            FrameLane(p.handle.slot, p.query_length, p.proposal_source == "copy", p.role is Role.TERMINAL)
+            for p in plan.lanes
+        )
         self.device.submit(Frame(fence, plan.shape, lanes))  # PagesExhausted would end the test
         slots = [lane.handle.slot for lane in plan.lanes]
         held = [len(self.device._requests[slot].memory.pages) for slot in slots]
