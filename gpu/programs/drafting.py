@@ -57,7 +57,8 @@ class Drafter:
             log_q = logits.amax(dim=1) - logits.logsumexp(dim=1)
             tokens = chosen if head.draft_token_ids is None else head.draft_token_ids.index_select(0, chosen)
             self.token_ids[:, step] = tokens
-            self.conditional[:, step] = confidence(head, normed, log_q)
+            # A head that overflows is not believed; the target verifies what it proposes all the same.
+            self.conditional[:, step] = confidence(head, normed, log_q).nan_to_num(nan=0.0)
         torch.cumprod(self.conditional, dim=1, out=self.joint)
 
     def skip(self) -> None:

@@ -225,3 +225,15 @@ def test_any_sequence_of_shapes_gives_plain_tokens(tiny, plain, choices):
         source = "copies" if copies else "learned"
         host.run(shape, *(lane_of(host, slot, rows, source, plain, generator) for slot in range(4)))
     assert_plain(host, plain)
+
+
+@pytest.mark.parametrize("allocation", [Allocation.NONE, Allocation.DEVICE])
+def test_a_draft_head_that_overflows_proposes_without_confidence(tiny, plain, allocation):
+    """The target verifies whatever is proposed; the scheduler refuses a confidence that is no number."""
+    weight = torch.full_like(tiny.head.confidence_weight, torch.nan)
+    host = Tiny(tiny.model, dataclasses.replace(tiny.head, confidence_weight=weight)).host()
+    shape = round_shape(4, 3) if allocation is Allocation.NONE else round_shape(4, 3, rows=8, allocation=allocation)
+    for _ in range(3):
+        output, _ = host.run(shape, *(LaneInput(slot, rows=4) for slot in range(4)))
+        assert output.confidence.tolist() == [[0.0] * 3] * 4
+    assert all(host.outputs[slot] == plain[slot][: len(host.outputs[slot])] for slot in range(4))
