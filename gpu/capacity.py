@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
+from gpu.allocation.buffers import MAX_LANES
 from gpu.device import InvalidSettings
 from scheduler.capacity import MIXED_BATCH_MAX, MIXED_PROMPT_STEP, mixed_shapes, speculative_shapes
 from scheduler.errors import InvalidCatalog, InvalidShape
@@ -55,6 +56,8 @@ class CatalogLimits:
             )
         if self.allocation is not Allocation.NONE and not self.draft_tokens:
             raise InvalidSettings(f"allocation {self.allocation.value!r} divides rows of drafts; set draft_tokens")
+        if self.allocation is Allocation.DEVICE and max(self.batches) > MAX_LANES:
+            raise InvalidSettings(f"with allocation 'device' decode_batches are at most {MAX_LANES} requests")
 
 
 def batch_buckets(concurrency: int) -> tuple[int, ...]:

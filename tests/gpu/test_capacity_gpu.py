@@ -147,6 +147,15 @@ def test_every_catalog_loads_and_keeps_its_limits(batches, prompts, drafts, rows
         ({"draft_tokens": 64, "speculative_token_capacity": 99}, "0 to 63"),
         ({"draft_tokens": 2, "speculative_token_capacity": 1}, "at least 2"),
         ({"allocation": Allocation.HOST}, "set draft_tokens"),
+        (
+            {
+                "batches": (1, 128),
+                "draft_tokens": 2,
+                "speculative_token_capacity": 256,
+                "allocation": Allocation.DEVICE,
+            },
+            "at most 64 requests",
+        ),
         ({"batches": (1, 3), "mixed_prefill": True, "mixed_declared": True}, "power of two"),
         ({"prefill_capacities": (16,), "mixed_prefill": True, "mixed_declared": True}, "multiple of 64"),
     ],
