@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +17,6 @@ from gpu.pages import KvCache
 from gpu.sampling import SamplingTable
 from gpu.sampling.device_table import DeviceSamplingTable
 from gpu.state import SlotState
-from scheduler.shapes import GraphShape
 
 Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]
@@ -99,17 +97,6 @@ class StateCopy:
     target_slot: int | None = None
     target_row: int | None = None
     cursor: int | None = None
-
-
-class Program(Protocol):
-    """A prepared inference program. All calls are made on the executor's thread."""
-
-    @property
-    def shape(self) -> GraphShape:
-        """Its identity."""
-
-    def run(self, lanes: Sequence[LaneInput]) -> RoundOutput:
-        """Run up to B lanes once; () warms up and touches padding only."""
 
 
 AllocateRows = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int, torch.Tensor], None]

@@ -1,6 +1,6 @@
 """Counter-based random numbers: Philox4x32 with 10 rounds, as in Salmon et al., "Parallel random numbers".
 
-The key is the request's seed, the counter (output token's number, purpose). gpu/sampling/device_sampler.py computes
+The key is the request's seed, the counter (output token's number, purpose). gpu/sampling/device_philox.py computes
 the same numbers with torch operations.
 """
 
