@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from scheduler.capacity import DEFAULT_COMPLETION_TOKEN_CAPACITY
 from scheduler.catalog import Catalog
 from scheduler.plans import ScheduledPlan
 from scheduler.policy import PolicyConfig
@@ -26,7 +27,14 @@ def rehearse(shapes: Iterable[GraphShape]) -> int:
 
     Raises InvalidCatalog or Unservable when these shapes serve nobody.
     """
-    scheduler = RequestScheduler(Catalog(tuple(shapes)), PolicyConfig.balanced(), request_slots=2)
+    catalog = Catalog(tuple(shapes))
+    widest = max(shape.target_width for shape in catalog.shapes)
+    scheduler = RequestScheduler(
+        catalog,
+        PolicyConfig.balanced(),
+        request_slots=2,
+        completion_token_capacity=max(DEFAULT_COMPLETION_TOKEN_CAPACITY, widest),
+    )
     scheduler.set_resources(_MOST_PLANS, 2)
     scheduler.advance_to(_STEP_NS)
     handle = scheduler.admit(RequestSpec("rehearsal", prompt_tokens=2, max_output_tokens=4, context_capacity=6))

@@ -37,6 +37,7 @@ def called(monkeypatch):
         (3, Allocation.NONE, True),
         (3, Allocation.HOST, False),
         (3, Allocation.DEVICE, True),
+        (9, Allocation.NONE, True),  # wider mixed rounds than a scheduler takes unless it is told to
     ],
 )
 def test_the_request_is_served_to_its_end_by_every_call_of_the_loop(
@@ -48,7 +49,7 @@ def test_the_request_is_served_to_its_end_by_every_call_of_the_loop(
             prefill_capacities=(64, 128),
             scored_capacities=(64,),
             draft_tokens=draft_tokens,
-            speculative_token_capacity=8,
+            speculative_token_capacity=24,
             allocation=allocation,
             mixed_prefill=mixed,
             mixed_declared=True,
