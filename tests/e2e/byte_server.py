@@ -5,12 +5,16 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import itertools
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from tests.e2e.helios_server import HeliosServer, serving
+import httpx
+import openai
+
+from tests.e2e.helios_server import HeliosServer
 
 MODEL_PATH = pathlib.Path(__file__).parents[2] / "gpu" / "assets" / "byte-model"
 MODEL = MODEL_PATH.name
@@ -59,12 +63,16 @@ def short_prompt(number: int) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Mode:
-    """One way of execution. `allocation`: None without drafts; `fixed`: every lane verifies FIXED_WIDTH rows."""
+    """One way of execution. `allocation`: None without drafts; `fixed`: every lane verifies FIXED_WIDTH rows.
+
+    `kv_pages`: of the pool, None for plenty.
+    """
 
     name: str
     allocation: str | None = None
     fixed: bool = False
     mixed: bool = False
+    kv_pages: int | None = None
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -74,6 +82,8 @@ class Mode:
             chosen += (*_DRAFTS, "--draft-allocation", self.allocation)
         if self.fixed:
             chosen += ("--verification", f"fixed:{FIXED_WIDTH}")
+        if self.kv_pages is not None:
+            chosen += ("--kv-pages", str(self.kv_pages))
         return chosen + (("--mixed-prefill",) if self.mixed else ())
 
 
@@ -91,11 +101,36 @@ MODES = tuple(
 )
 
 
-@contextlib.contextmanager
-def byte_server(data_dir: pathlib.Path, mode: Mode, *more: str) -> Iterator[HeliosServer]:
-    """A ready server of the byte-level model in `mode`."""
-    with serving(data_dir, *_SERVER, *mode.options, *more) as server:
-        yield server
+class Fleet:
+    """One server after the other; the next one starts meanwhile, since a start is mostly imports on one core."""
+
+    def __init__(self, folder: pathlib.Path, modes: Sequence[Mode]) -> None:
+        self._folder = folder
+        self._waiting = list(modes)
+        self._started: dict[Mode, HeliosServer] = {}
+
+    @contextlib.contextmanager
+    def serving(self, mode: Mode) -> Iterator[HeliosServer]:
+        """A ready server in `mode`, ended afterwards."""
+        self._start(mode)
+        if self._waiting:
+            self._start(self._waiting[0])
+        server = self._started[mode]
+        try:
+            yield server.wait_ready()
+        finally:
+            del self._started[mode]
+            server.end()
+
+    def end(self) -> None:
+        """Ends what was started and not used."""
+        for server in self._started.values():
+            server.end()
+
+    def _start(self, mode: Mode) -> None:
+        if mode in self._waiting:
+            self._waiting.remove(mode)
+            self._started[mode] = HeliosServer(self._folder / mode.name, *_SERVER, *mode.options)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -115,11 +150,17 @@ class Answer:
         return [(later - earlier) * 1e3 for earlier, later in itertools.pairwise(self.arrivals_s)]
 
 
+@functools.cache
+def _client(helios: HeliosServer) -> openai.OpenAI:
+    """One for each server: making one takes longer than a short answer."""
+    return helios.client(http_client=httpx.Client(verify=False))
+
+
 class OpenStream:
     """A greedy answer that arrives; the client reads as it likes, to the end or not."""
 
     def __init__(self, helios: HeliosServer, prompt: str, max_tokens: int) -> None:
-        began = helios.client().completions.create(
+        began = _client(helios).completions.create(
             model=MODEL,
             prompt=prompt,
             max_tokens=max_tokens,
@@ -189,7 +230,7 @@ def answer(helios: HeliosServer, prompt: str, max_tokens: int) -> Answer:
 
 def chat_answer(helios: HeliosServer, messages: Sequence[dict[str, str]], max_tokens: int) -> Answer:
     """A greedy chat answer, whole."""
-    whole = helios.client().chat.completions.create(
+    whole = _client(helios).chat.completions.create(
         model=MODEL, messages=messages, max_tokens=max_tokens, temperature=0, timeout=ANSWER_SECONDS
     )
     choice, used = whole.choices[0], whole.usage

@@ -6,13 +6,13 @@ import contextlib
 import os
 import pathlib
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
 
 import httpx
 import openai
-import sqlalchemy as sa
 from waiting import free_port, wait_until
 
 START_SECONDS = 120.0
@@ -52,6 +52,7 @@ class HeliosServer:
         self.data_dir = data_dir
         self.port = free_port()
         self.base = f"http://127.0.0.1:{self.port}"
+        self.http = httpx.Client(base_url=self.base, verify=False, timeout=10)  # plain HTTP, no certificates to load
         self.output = (data_dir.parent / f"{data_dir.name}.log").open("w+b")
         command = [sys.executable, "-m", "service.cli", "serve", "--port", str(self.port), "--data-dir", str(data_dir)]
         self.process = subprocess.Popen(
@@ -65,7 +66,7 @@ class HeliosServer:
     def ready(self) -> bool:
         assert self.process.poll() is None, f"helios serve ended with {self.process.returncode}:\n{self.log()}"
         try:
-            return httpx.get(f"{self.base}/health/ready", timeout=2).status_code == 200
+            return self.http.get("/health/ready", timeout=2).status_code == 200
         except httpx.HTTPError:
             return False
 
@@ -77,15 +78,13 @@ class HeliosServer:
         return openai.OpenAI(base_url=f"{self.base}/v1", api_key="none", max_retries=0, timeout=60, **options)
 
     def rows(self, query: str, **parameters: object) -> list[dict[str, object]]:
-        engine = sa.create_engine(f"sqlite:///file:{self.data_dir / 'helios.db'}?mode=ro&uri=true")
-        with engine.connect() as connection:
-            found = [dict(row) for row in connection.execute(sa.text(query), parameters).mappings()]
-        engine.dispose()
-        return found
+        with contextlib.closing(sqlite3.connect(f"file:{self.data_dir / 'helios.db'}?mode=ro", uri=True)) as connection:
+            connection.row_factory = sqlite3.Row
+            return [dict(row) for row in connection.execute(query, parameters)]
 
     def metric(self, name: str) -> float:
         """The sample called `name` (labels included) on /metrics; fails when it is absent."""
-        text = httpx.get(f"{self.base}/metrics", timeout=5).text
+        text = self.http.get("/metrics").text
         for line in text.splitlines():
             if line.startswith(f"{name} "):
                 return float(line.split()[1])
@@ -110,6 +109,7 @@ class HeliosServer:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.output.close()
+        self.http.close()
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ import re
 import statistics
 from collections.abc import Iterator
 
-import httpx
 from waiting import wait_until
 
 from tests.e2e.byte_server import Answer
@@ -24,7 +23,7 @@ Row = dict[str, object]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Counters:
-    """Counters, and counts and sums of histograms, by (name, label values as /metrics writes them)."""
+    """Counters, counts and sums of histograms, and how many requests run and wait; by (name, labels as written)."""
 
     values: dict[tuple[str, str], float]
 
@@ -32,9 +31,9 @@ class Counters:
     def of(cls, helios: HeliosServer) -> Counters:
         """What /metrics shows now."""
         found = {}
-        for line in httpx.get(f"{helios.base}/metrics", timeout=10).text.splitlines():
+        for line in helios.http.get("/metrics").text.splitlines():
             sample = _SAMPLE.fullmatch(line)
-            if sample and _COUNTED.search(sample[1]):
+            if sample and (_COUNTED.search(sample[1]) or sample[1].startswith("flare_requests_")):
                 found[sample[1], sample[2] or ""] = float(sample[3])
         return cls(found)
 
@@ -95,9 +94,9 @@ def observed(helios: HeliosServer, title: str, report: list[str]) -> Iterator[Ob
 
 def at_rest(helios: HeliosServer) -> bool:
     """Nothing runs or waits, and every request's end and every plan is in SQL."""
-    if helios.metric("flare_requests_running") or helios.metric("flare_requests_waiting"):
-        return False
     counters = Counters.of(helios)
+    if counters.total("flare_requests_running") or counters.total("flare_requests_waiting"):
+        return False
     plans = {
         row["outcome"]: row["n"] for row in helios.rows("SELECT outcome, COUNT(*) AS n FROM plans GROUP BY outcome")
     }

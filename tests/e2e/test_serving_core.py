@@ -14,11 +14,11 @@ from tests.e2e.byte_server import (
     FIXED_WIDTH,
     MODES,
     REQUEST_SLOTS,
+    Fleet,
     Mode,
     OpenStream,
     answer,
     answers,
-    byte_server,
     chat_answer,
     chat_prompt,
     in_background,
@@ -36,8 +36,8 @@ ENDLESS_TOKENS = CONTEXT_TOKENS - 100
 """Of a stream that a test leaves before its end."""
 MOST_TRIES = 5
 TIGHT_TOKENS = 250
-TIGHT_PAGES = 33
-"""Of 16 tokens: a prompt of about 100 bytes and its answer take 22."""
+TIGHT = Mode("tight", "device", mixed=True, kv_pages=33)
+"""Pages of 16 tokens: a prompt of about 100 bytes and its answer take 22."""
 MOST_PREEMPTIONS = 2
 SHARED_PLANS = """
 SELECT fence FROM plans JOIN plan_lanes USING (run_id, fence) WHERE kind = 'mixed'
@@ -45,15 +45,27 @@ GROUP BY run_id, fence HAVING COUNT(DISTINCT role) = 2
 """
 
 
-@pytest.fixture(scope="module", params=MODES, ids=lambda mode: mode.name)
+@pytest.fixture(scope="module")
+def fleet(request, tmp_path_factory):
+    """Servers of the modes that the selected tests need."""
+    chosen = [item.callspec.params["mode"] for item in request.session.items if item.path == request.path]
+    servers = Fleet(tmp_path_factory.mktemp("fleet"), dict.fromkeys(chosen))
+    yield servers
+    servers.end()
+
+
+@pytest.fixture(scope="module")
 def mode(request):
     return request.param
 
 
 @pytest.fixture(scope="module")
-def helios(mode, tmp_path_factory):
-    with byte_server(tmp_path_factory.mktemp(mode.name) / "data", mode) as server:
+def helios(mode, fleet):
+    with fleet.serving(mode) as server:
         yield server
+
+
+every_mode = pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name, indirect=True, scope="module")
 
 
 @pytest.fixture
@@ -84,6 +96,7 @@ def expect(expected_answer, given, prompts, tokens):
     assert [a.text for a in given] == [expected_answer(p, n) for p, n in zip(prompts, tokens, strict=True)]
 
 
+@every_mode
 def test_concurrent_long_prompts_get_complete_answers(helios, watched, expected_answer):
     prompts, tokens = [long_prompt(n) for n in range(REQUEST_SLOTS)], [LONG_TOKENS] * REQUEST_SLOTS
     given = answers(helios, prompts, tokens)
@@ -91,6 +104,7 @@ def test_concurrent_long_prompts_get_complete_answers(helios, watched, expected_
     expect(expected_answer, given, prompts, tokens)
 
 
+@every_mode
 @pytest.mark.parametrize("count", [2, 4])
 def test_streams_side_by_side_are_what_each_is_alone(helios, mode, watched, expected_answer, count):
     prompts, tokens = [short_prompt(n) for n in range(count)], [SHORT_TOKENS] * count
@@ -101,6 +115,7 @@ def test_streams_side_by_side_are_what_each_is_alone(helios, mode, watched, expe
         assert 1 <= len(a.arrivals_s) <= SHORT_TOKENS
 
 
+@every_mode
 def test_a_long_prompt_during_decode_keeps_both_answers(helios, mode, watched, expected_answer):
     running = OpenStream(helios, short_prompt(5), ENDLESS_TOKENS)
     running.take(4)
@@ -112,6 +127,7 @@ def test_a_long_prompt_during_decode_keeps_both_answers(helios, mode, watched, e
     assert left.text[:SHORT_TOKENS] == expected_answer(short_prompt(5), SHORT_TOKENS)
 
 
+@every_mode
 def test_a_short_request_beside_a_long_one(helios, watched, expected_answer):
     prompts, tokens = [long_prompt(5, 700), short_prompt(6)], [SHORT_TOKENS, 8]
     given = answers(helios, prompts, tokens)
@@ -119,6 +135,7 @@ def test_a_short_request_beside_a_long_one(helios, watched, expected_answer):
     expect(expected_answer, given, prompts, tokens)
 
 
+@every_mode
 def test_a_cancelled_stream_gives_its_slot_to_the_request_that_waits(helios, watched, expected_answer):
     streams = [OpenStream(helios, short_prompt(n), ENDLESS_TOKENS) for n in range(REQUEST_SLOTS)]
     for stream in streams:
@@ -137,6 +154,7 @@ def test_a_cancelled_stream_gives_its_slot_to_the_request_that_waits(helios, wat
         assert stream.text[:SHORT_TOKENS] == expected_answer(short_prompt(number), SHORT_TOKENS)
 
 
+@every_mode
 def test_the_second_turn_of_a_conversation_finds_the_first_in_the_cache(helios, mode, report, expected_answer):
     messages = [{"role": "user", "content": short_prompt(8)}]
     with observed(helios, f"first turn[{mode.name}]", report) as first:
@@ -155,6 +173,7 @@ def test_the_second_turn_of_a_conversation_finds_the_first_in_the_cache(helios, 
     assert second.lanes_of(replied)[0]["role"] == "restore"
 
 
+@every_mode
 def test_the_mode_runs_what_it_is_for(helios, mode, report):
     """Repeated, because which graph is worth its time is the scheduler's to say, from durations that it measures."""
     for number in range(MOST_TRIES):
@@ -171,20 +190,12 @@ def test_the_mode_runs_what_it_is_for(helios, mode, report):
     pytest.fail(f"{len(plans)} plans, {len(drafted)} with accepted drafts, {len(shared)} of a prompt beside decoding")
 
 
-@pytest.fixture(scope="module", params=[mode for mode in MODES if mode.name == "adaptive-device-mixed"])
-def tight_helios(request, tmp_path_factory):
-    """Its pool holds one and a half of the long requests."""
-    with byte_server(
-        tmp_path_factory.mktemp("tight") / "data", request.param, "--kv-pages", str(TIGHT_PAGES)
-    ) as server:
-        yield server
-
-
-def test_requests_that_need_more_pages_than_there_are_are_preempted_and_end(tight_helios, report, expected_answer):
+@pytest.mark.parametrize("mode", [TIGHT], ids=lambda mode: mode.name, indirect=True, scope="module")
+def test_requests_that_need_more_pages_than_there_are_are_preempted_and_end(helios, report, expected_answer):
     prompts = [long_prompt(n, 80) for n in (0, 7)]
-    with observed(tight_helios, "one and a half requests' pages", report) as seen:
-        with in_background(lambda: answers(tight_helios, prompts, [TIGHT_TOKENS] * 2)) as both:
-            shorts = [answer(tight_helios, short_prompt(3), 8) for _ in range(3)]
+    with observed(helios, "one and a half requests' pages", report) as seen:
+        with in_background(lambda: answers(helios, prompts, [TIGHT_TOKENS] * 2)) as both:
+            shorts = [answer(helios, short_prompt(3), 8) for _ in range(3)]
             given = both.result()
         seen.note(*given, *shorts)
     expect(expected_answer, given, prompts, [TIGHT_TOKENS] * 2)
@@ -192,4 +203,4 @@ def test_requests_that_need_more_pages_than_there_are_are_preempted_and_end(tigh
     preemptions = [row["preemptions"] for row in seen.requests.values()]
     assert sum(preemptions) >= 1
     assert max(preemptions) <= MOST_PREEMPTIONS
-    wait_until(lambda: quiet(tight_helios), "every page to be free")
+    wait_until(lambda: quiet(helios), "every page to be free")
