@@ -5,6 +5,7 @@ A request that its pages keep out blocks those behind it: they would otherwise t
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 
 from gpu.device import InvalidRequest, PagesExhausted, RequestExceedsPool
@@ -51,18 +52,37 @@ def _target(core: Core, request: EngineRequest, whole: bool) -> int:
 
 def _admit(core: Core, request: EngineRequest) -> bool:
     """Give the head of the queue its slot and pages; False when it has to wait."""
-    free, wanted = core.device.free_pages(), pages_wanted(core, request)
-    spare = free - wanted
+    wanted = pages_wanted(core, request)
+    spare = core.device.free_pages() - wanted
     if spare <= request.refused_at and core.scheduler.resident_count:
         return False  # it did not fit before, and nothing was given back since
     core.count_resources()
-    prompt = request.prompt + request.output
-    # A prompt that is to be scored must run whole, and a device without state graphs caches nothing.
-    cached = core.device.match_prefix(prompt) if core.grows and not request.spec.scored else 0
+    starts = [_cached_tokens(core, request)]
+    if starts[0] and not core.scheduler.resident_count:
+        # Nobody will give pages back: it must fit without the cached state, whose last page is held beside its own.
+        starts.append(0)
+    for cached in starts:
+        with contextlib.suppress(PagesExhausted):
+            return _enter(core, request, cached, wanted)
+    request.refused_at = spare
+    return False
+
+
+def _cached_tokens(core: Core, request: EngineRequest) -> int:
+    """A prompt that is to be scored must run whole, and a device without state graphs caches nothing."""
+    if not core.grows or request.spec.scored:
+        return 0
+    return core.device.match_prefix(request.prompt + request.output)
+
+
+def _enter(core: Core, request: EngineRequest, cached: int, wanted: int) -> bool:
+    """Admit or refuse a request that starts from `cached` tokens and wants `wanted` pages; False when it has to wait.
+
+    Raises PagesExhausted when its pages cannot be had; nothing is held then.
+    """
     wanted -= pages_for(core, cached)
-    if wanted > free:
-        request.refused_at = spare
-        return False
+    if wanted > core.device.free_pages():
+        raise PagesExhausted(f"the request needs {wanted} KV pages more")
     spec = dataclasses.replace(request.spec, cached_tokens=cached)
     try:
         handle = core.scheduler.admit(spec)
@@ -72,11 +92,10 @@ def _admit(core: Core, request: EngineRequest) -> bool:
         _refuse(core, request, "invalid", str(error))
         return True
     try:
-        _open(core, request, handle, spec, prompt)
+        _open(core, request, handle, spec)
     except PagesExhausted:
         core.scheduler.cancel(handle)
-        request.refused_at = spare
-        return False
+        raise
     except (RequestExceedsPool, InvalidRequest) as error:
         core.scheduler.cancel(handle)
         _refuse(core, request, "too_long" if isinstance(error, RequestExceedsPool) else "invalid", str(error))
@@ -85,19 +104,18 @@ def _admit(core: Core, request: EngineRequest) -> bool:
         # The cached prefix counted as free until now: beside it there is not enough left for the rest.
         core.scheduler.cancel(handle)
         core.device.close_request(handle.slot)
-        request.refused_at = spare
-        return False
+        raise PagesExhausted(f"the request needs {wanted} KV pages beside its cached prefix")
     _admitted(core, request, handle, spec)
     return True
 
 
-def _open(core: Core, request: EngineRequest, handle: RequestHandle, spec: RequestSpec, prompt: list[int]) -> None:
+def _open(core: Core, request: EngineRequest, handle: RequestHandle, spec: RequestSpec) -> None:
     parameters = request.parameters
     if parameters.prompt_logprobs is not None and not spec.scored:  # told in an earlier life
         parameters = dataclasses.replace(parameters, prompt_logprobs=None)
     core.device.open_request(
         handle.slot,
-        prompt,
+        request.prompt + request.output,
         spec.max_output_tokens,
         parameters,
         cached_tokens=spec.cached_tokens,

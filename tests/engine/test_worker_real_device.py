@@ -116,3 +116,27 @@ def test_answers_do_not_depend_on_pages_drafts_or_caching(plain, serve, sampling
     assert sum(lane.committed_tokens for lane in lanes) == sum(ending.output_tokens for ending in endings)
     if settings.get("head"):
         assert sum(lane.offered_tokens for lane in lanes) > 0
+
+
+@pytest.mark.parametrize("draft_tokens", [0, 3])
+def test_a_prompt_that_needs_the_whole_pool_is_answered_although_its_beginning_is_cached(
+    tiny, tmp_path_factory, draft_tokens
+):
+    """The cached state's last page is held beside the request's copy of it: together they are a page too many."""
+    pool = 12
+    rig = RealRig(tmp_path_factory.mktemp("rig"), path=tiny, kv_pages=pool, draft_tokens=draft_tokens)
+    rig.device.journal = None
+    prompt = [number * 7 % 256 for number in range(pool * 16 - draft_tokens - 2)]
+    try:
+        rig.submit("beginning", token_ids=prompt[:100], output=2)
+        rig.settle()
+        assert rig.device.match_prefix(prompt) > 0
+        rig.submit("whole", token_ids=prompt, output=2)
+        rig.submit("behind", token_ids=[5, 6, 7], output=2)
+        for _ in range(300):
+            rig.step()
+            select.select([rig.device.completion_fd], [], [], 0.02 if rig.core.in_flight else 0)
+    finally:
+        rig.device.shut_down(abandon=False)
+    assert [len(rig.text(name)) for name in ("whole", "behind")] == [2, 2]
+    assert rig.device.used_pages() == 0
