@@ -1,200 +1,189 @@
-"""First-token time and tokens per second at 1 to 16 concurrent chats, beside transformers and llama.cpp.
+"""Time to the first token and tokens per second of concurrent chats, beside transformers and llama.cpp.
 
-    python benchmarks/bench_serve.py [--rounds 5] [--tokens 48] [--threads 1] [--chats 1 4 8 16]
-        [--llama-cpp PYTHON] [--serve "--mixed-prefill --draft-tokens 3"] [--json]
+    python benchmarks/bench_serve.py [--streams 1 4 8 16] [--rounds 5] [--tokens 48] [--threads 1]
+        [--dtype float32|bfloat16] [--llama-python PATH] [--json] [-- OPTIONS OF helios serve]
 
-Starts `helios serve` with the default model and loads the same weights into transformers in this process; with
---llama-cpp, an interpreter that has llama-cpp-python, also into llama.cpp in a third. Each round runs Helios,
-transformers and llama.cpp at each number of chats, one after the other, so that a drift of the machine hits all alike;
-ratios are taken within a round. Greedy, the same prompts and the same number of new tokens. Helios and transformers
-compute in float32; llama.cpp in the GGUF file's own 4-bit and 8-bit formats. Both others get all prompts of a batch at
-once and are not timed over HTTP: an upper bound of what a server around them could do. Wall time is measured; run it on
-a quiet machine.
+Starts `helios serve` with the default model, loads the same weights into transformers in this process and, where
+--llama-python names an interpreter that has llama_cpp, the same GGUF file into llama.cpp. For each number of streams a
+round runs Helios and then its peers, one after the other, so that a drift of the machine hits all alike; ratios are
+taken within a round. Greedy; all have the same prompts and number of new tokens. The prompts of a round are new, so
+that no prefix cache holds more of them than the chat template's own beginning; "cached" is the share it held.
+
+The peers get all prompts of a batch at once and are not timed over HTTP: upper bounds of what servers around them
+could do. --dtype is that of Helios and transformers; llama.cpp multiplies in the file's own quantised format. "busy" is
+the share of the round that Helios' programs ran, by its counters; "accepted" the drafts that became output per round of
+a request; "longest plan" the upper bound of the histogram's last bucket that moved. Wall time is measured; run it on a
+quiet machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
+import itertools
 import json
+import math
 import os
-import pathlib
-import shlex
+import re
 import statistics
-import subprocess
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import torch
+import httpx
 from rich.console import Console
 from rich.table import Table
-from served_streams import TOPICS, essay_prompts, helios_server, run_round
-from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.utils import logging
+from serve_peers import DTYPES, LlamaPeer, TransformersPeer, llama_peer
+from served_streams import TOPICS, helios_server, run_round
 
-from gpu.model.source import expected_shapes
-from gpu.model.weights import open_source
 from service.model_source import resolve_model
 from service.settings import DEFAULT_MODEL
-from service.text import load_text_model
+from service.text import TextModel, load_text_model
 
-LLAMA_CPP_SCRIPT = pathlib.Path(__file__).with_name("llama_cpp_generate.py")
+SAMPLE = re.compile(r"(flare_\w+)(?:\{(.*)\})? (\S+)")
+PLAN_BUCKET = "flare_scheduler_plan_seconds_bucket"
+
+Counters = dict[tuple[str, str], float]
 
 
-def helios_round(base: str, count: int, tokens: int) -> dict[str, float]:
-    """`count` chats at once: first-token times and the whole's tokens per second."""
-    done = run_round(base, DEFAULT_MODEL, essay_prompts(count), tokens, chat=True)
+def prompts(count: int, number: int) -> list[str]:
+    """Distinct prompts of nearly one length, new for each number (0 to 999)."""
+    return [
+        f"Number {number:03d}. Write a long and detailed essay about {topic}: history, people and craft."
+        for topic in TOPICS[:count]
+    ]
+
+
+def prompt_ids(text: TextModel, count: int, number: int) -> list[list[int]]:
+    """The same prompts as chats in token ids."""
+    chats = [text.render_chat([{"role": "user", "content": prompt}]) for prompt in prompts(count, number)]
+    return [text.encode(chat, add_special_tokens=False) for chat in chats]
+
+
+def labelled_counters(base: str) -> Counters:
+    """Every sample that /metrics shows, by name and label values."""
+    lines = httpx.get(f"{base}/metrics", timeout=10).text.splitlines()
+    samples = [sample for sample in map(SAMPLE.fullmatch, lines) if sample]
+    return {(sample[1], sample[2] or ""): float(sample[3]) for sample in samples}
+
+
+def total(moved: Counters, name: str, label: str = "") -> float:
+    """Sum over the series of `name` whose labels contain `label`."""
+    return sum(value for (known, labels), value in moved.items() if known == name and label in labels)
+
+
+def longest_plan_ms(moved: Counters) -> float:
+    """Upper bound of the slowest plan call: of the last bucket that holds one."""
+    buckets = sorted(
+        (float(labels.partition('le="')[2].partition('"')[0].replace("+Inf", "inf")), count)
+        for (name, labels), count in moved.items()
+        if name == PLAN_BUCKET
+    )
+    plans = buckets[-1][1]
+    return next(bound for bound, count in buckets if count == plans) * 1e3 if plans else math.nan
+
+
+def helios_round(base: str, chats: Sequence[str], tokens: int) -> dict[str, float]:
+    """All chats at once: first-token times, the whole's tokens per second, and what the counters say of it."""
+    before = labelled_counters(base)
+    done = run_round(base, DEFAULT_MODEL, chats, tokens, chat=True)
+    moved = {key: value - before.get(key, 0.0) for key, value in labelled_counters(base).items()}
+    hits = total(moved, "flare_prefix_cache_tokens_total", "hit")
     return {
         "ttft_ms": statistics.median(done.first_ms),
         "worst_ttft_ms": max(done.first_ms),
         "gap_ms": done.gap_ms,
-        "busy_share": done.busy_share,
-        "accepted_per_round": done.accepted_per_round,
         "tokens_per_s": done.tokens_per_s,
+        "busy": done.busy_share,
+        "accepted": done.accepted_per_round,
+        "longest_plan_ms": longest_plan_ms(moved),
+        "cached": hits / max(1.0, total(moved, "flare_prefix_cache_tokens_total")),
     }
 
 
-def transformers_model(threads: int) -> LlamaForCausalLM:
-    """The default model's own weights in transformers."""
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    torch.set_num_threads(threads)
-    source = open_source(resolve_model(DEFAULT_MODEL).path)
-    c = source.config
-    config = LlamaConfig(
-        vocab_size=c.vocab_size,
-        hidden_size=c.hidden_size,
-        intermediate_size=c.intermediate_size,
-        num_hidden_layers=c.layers,
-        num_attention_heads=c.heads,
-        num_key_value_heads=c.kv_heads,
-        rms_norm_eps=c.norm_epsilon,
-        max_position_embeddings=c.context_tokens,
-        rope_parameters={"rope_type": "default", "rope_theta": c.rope_theta},
-        tie_word_embeddings=True,
-    )
-    state = {name: source.tensor(name) for name in expected_shapes(c)}
-    model = LlamaForCausalLM.from_pretrained(None, config=config, state_dict=state, dtype=torch.float32)
-    return model.eval()
-
-
-def transformers_round(model: LlamaForCausalLM, ids: list[list[int]], tokens: int) -> float:
-    """Tokens per second of one batched greedy generate call."""
-    width = max(map(len, ids))
-    padded = torch.tensor([[0] * (width - len(row)) + row for row in ids])
-    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in ids])
-    began = time.perf_counter()
-    with torch.inference_mode():
-        model.generate(
-            padded, attention_mask=mask, do_sample=False, min_new_tokens=tokens, max_new_tokens=tokens, pad_token_id=0
-        )
-    return len(ids) * tokens / (time.perf_counter() - began)
-
-
-class LlamaCpp:
-    """llama.cpp in another interpreter, which answers over pipes."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def round(self, ids: list[list[int]], tokens: int) -> float:
-        """Tokens per second of one batched greedy call; raises RuntimeError when the other process has ended."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(json.dumps({"prompts": ids, "tokens": tokens}), file=self._process.stdin, flush=True)
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError("llama.cpp ended; its messages are above")
-        return len(ids) * tokens / float(json.loads(line)["seconds"])
-
-
-@contextlib.contextmanager
-def llama_cpp(python: str | None, threads: int) -> Iterator[LlamaCpp | None]:
-    """llama.cpp with the default model's file, or None without an interpreter for it."""
-    if python is None:
-        yield None
-        return
-    command = [python, str(LLAMA_CPP_SCRIPT), str(resolve_model(DEFAULT_MODEL).path), str(threads)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield LlamaCpp(process)
-        finally:
-            process.terminate()
-
-
 def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """One row per round and number of chats."""
-    tokens, threads = arguments.tokens, arguments.threads
-    text = load_text_model(resolve_model(DEFAULT_MODEL))
-    model = transformers_model(threads)
-    chats = [text.render_chat([{"role": "user", "content": prompt}]) for prompt in essay_prompts(max(arguments.chats))]
-    ids = [text.encode(chat, add_special_tokens=False) for chat in chats]
+    """One row per round and number of streams; the first pass, which discovers the shapes, is not counted."""
+    source = resolve_model(DEFAULT_MODEL)
+    text = load_text_model(source)
+    transformers = TransformersPeer(source.path, arguments.dtype, arguments.threads)
+    most, tokens = max(arguments.streams), arguments.tokens
+    context = -(-(max(map(len, prompt_ids(text, most, 0))) + 8 + tokens) // 256) * 256
+    options = ["--threads", str(arguments.threads), "--dtype", arguments.dtype, *arguments.helios]
+    numbers = itertools.count()
     rows = []
-    options = ("--threads", str(threads), *shlex.split(arguments.serve))
-    with helios_server(*options) as base, llama_cpp(arguments.llama_cpp, threads) as other:
-        for n in arguments.chats:
-            helios_round(base, n, tokens)  # discovers the shapes
-            transformers_round(model, ids[:n], 4)
-            if other is not None:
-                other.round(ids[:n], 4)
-        for number in range(arguments.rounds):
-            for n in arguments.chats:
-                row = {"round": number, "chats": n, **helios_round(base, n, tokens)}
-                row["transformers_tokens_per_s"] = transformers_round(model, ids[:n], tokens)
-                row["ratio"] = row["tokens_per_s"] / row["transformers_tokens_per_s"]
-                if other is not None:
-                    row["llama_cpp_tokens_per_s"] = other.round(ids[:n], tokens)
-                    row["llama_cpp_ratio"] = row["tokens_per_s"] / row["llama_cpp_tokens_per_s"]
-                rows.append(row)
+    with (
+        llama_peer(arguments.llama_python, source.path, arguments.threads, most, context) as llama,
+        helios_server(*options) as base,
+    ):
+        for streams in arguments.streams:
+            chats, ids = prompts(streams, number := next(numbers)), prompt_ids(text, streams, number)
+            helios_round(base, chats, tokens)
+            peers(transformers, llama, ids, 4)
+        for round_number, streams in itertools.product(range(arguments.rounds), arguments.streams):
+            chats, ids = prompts(streams, number := next(numbers)), prompt_ids(text, streams, number)
+            row = {"round": round_number, "streams": streams, **helios_round(base, chats, tokens)}
+            for name, value in peers(transformers, llama, ids, tokens).items():
+                row |= {f"{name}_tokens_per_s": value, f"{name}_ratio": row["tokens_per_s"] / value}
+            rows.append(row)
     return rows
 
 
-def print_table(rows: list[dict[str, Any]], chats: Sequence[int]) -> None:
-    """Medians over the rounds, with the ratios' ranges."""
-    others = [name for name in ("transformers", "llama_cpp") if f"{name}_tokens_per_s" in rows[0]]
-    table = Table(title=f"helios serve beside {' and '.join(others)}, {os.cpu_count()} CPUs")
-    titles = ["chats", "TTFT ms", "worst TTFT ms", "gap ms", "busy %", "tokens/s"]
-    for column in (*titles, *(title for name in others for title in (f"{name} tokens/s", "ratio (range)"))):
+def peers(
+    transformers: TransformersPeer, llama: LlamaPeer | None, ids: list[list[int]], tokens: int
+) -> dict[str, float]:
+    """Tokens per second of each peer."""
+    measured = {"transformers": transformers.tokens_per_s(ids, tokens)}
+    if llama is not None:
+        measured["llama_cpp"] = llama.tokens_per_s(ids, tokens)
+    return measured
+
+
+def print_table(rows: list[dict[str, Any]], title: str) -> None:
+    """Medians over the rounds, ratios with their range, and the worst first token, plan and busy share."""
+    names = [name for name in ("transformers", "llama_cpp") if f"{name}_ratio" in rows[0]]
+    table = Table(title=title)
+    for column in ("streams", "TTFT ms p50", "TTFT ms worst", "gap ms", "tokens/s"):
         table.add_column(column, justify="right")
-    for n in chats:
-        chosen = [row for row in rows if row["chats"] == n]
-        medians = {key: statistics.median(row[key] for row in chosen) for key in chosen[0]}
-        cells = [
-            str(n),
-            f"{medians['ttft_ms']:.0f}",
-            f"{medians['worst_ttft_ms']:.0f}",
-            f"{medians['gap_ms']:.1f}",
-            f"{medians['busy_share'] * 100:.1f}",
-            f"{medians['tokens_per_s']:.1f}",
-        ]
-        for name in others:
-            key = "ratio" if name == "transformers" else f"{name}_ratio"
-            ratios = sorted(row[key] for row in chosen)
-            cells += [
-                f"{medians[f'{name}_tokens_per_s']:.1f}",
-                f"{medians[key]:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})",
-            ]
+    for name in names:
+        table.add_column(f"{name} tokens/s", justify="right")
+        table.add_column("ratio (range)", justify="right")
+    for column in ("busy", "accepted", "longest plan ms", "cached"):
+        table.add_column(column, justify="right")
+    for streams in dict.fromkeys(row["streams"] for row in rows):
+        chosen = [row for row in rows if row["streams"] == streams]
+        median = {key: statistics.median(row[key] for row in chosen) for key in chosen[0]}
+        cells = [str(streams), f"{median['ttft_ms']:.0f}", f"{max(row['worst_ttft_ms'] for row in chosen):.0f}"]
+        cells += [f"{median['gap_ms']:.1f}", f"{median['tokens_per_s']:.1f}"]
+        for name in names:
+            ratios = [row[f"{name}_ratio"] for row in chosen]
+            cells.append(f"{median[f'{name}_tokens_per_s']:.1f}")
+            cells.append(f"{median[f'{name}_ratio']:.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+        cells.append(f"{median['busy']:.1%}")
+        cells.append(f"{median['accepted']:.2f}")
+        cells.append(f"≤ {max(row['longest_plan_ms'] for row in chosen):.2f}")
+        cells.append(f"{median['cached']:.0%}")
         table.add_row(*cells)
-    Console().print(table)
+    Console(width=max(160, Console().width)).print(table)
 
 
 def main() -> None:
     """The program."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 4, 8, 16])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--chats", type=int, nargs="+", default=[1, 4, 8, 16], choices=range(1, len(TOPICS) + 1))
-    parser.add_argument("--llama-cpp", metavar="PYTHON", help="an interpreter that has llama-cpp-python")
-    parser.add_argument("--serve", metavar="OPTIONS", default="", help="more options of helios serve, in one string")
+    parser.add_argument("--dtype", choices=tuple(DTYPES), default="float32")
+    parser.add_argument("--llama-python", metavar="PATH", help="an interpreter that has llama_cpp")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("helios", nargs="*", metavar="-- OPTION", help="more options of helios serve")
     arguments = parser.parse_args()
+    if not 1 <= min(arguments.streams) <= max(arguments.streams) <= len(TOPICS):
+        parser.error(f"--streams are 1 to {len(TOPICS)}")
     rows = measure(arguments)
     if arguments.json:
         print(json.dumps(rows))
-    else:
-        print_table(rows, arguments.chats)
+        return
+    options = " ".join(arguments.helios)
+    print_table(rows, f"helios serve {options} {arguments.dtype}, {os.cpu_count()} CPUs, {arguments.threads} threads")
 
 
 if __name__ == "__main__":
