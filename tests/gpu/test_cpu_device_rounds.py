@@ -1,9 +1,11 @@
 """Rounds through the device: drafts of both sources, two frames in flight, sidecars, and preemption."""
 
+import threading
+
 import numpy as np
 import pytest
 import torch
-from device_driver import GREEDY, DeviceDriver, round_of
+from device_driver import GREEDY, DeviceDriver, round_of, state_graph
 from tiny_checkpoint import write_tiny_checkpoint
 from tiny_draft_head import write_tiny_draft_head
 
@@ -97,6 +99,26 @@ def test_two_frames_in_flight_give_what_one_at_a_time_gives(make_rounds, plain):
     take(said, driver.wait())
     assert agrees(said, plain[GREEDY])
     assert any(len(tokens) > 7 for tokens in said.values())
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, DICE])
+def test_a_slot_is_reused_while_two_frames_of_its_last_request_run(sampling, make_rounds, plain):
+    driver = make_rounds()
+    said = started(driver, sampling)
+    gate = threading.Event()
+    driver.device._uploads.append(gate.wait)  # so that nothing has run yet when the slot changes hands
+    for _ in range(2):
+        driver.submit(round_of(4, DEPTH), *LANES)
+    driver.device.close_request(0)
+    driver.device.open_request(0, PROMPTS[0], 60, sampling)
+    gate.set()
+    for _ in range(2):
+        take(said, driver.wait())
+    driver.run(state_graph(GraphKind.INIT), (0, 1))
+    said[0] = list(driver.read(0, len(PROMPTS[0])))
+    for _ in range(9):
+        take(said, driver.run(round_of(4, DEPTH), *LANES))
+    assert agrees(said, plain[sampling])
 
 
 @pytest.mark.parametrize("allocation", [Allocation.HOST, Allocation.DEVICE])
