@@ -2,7 +2,7 @@
 
     python benchmarks/bench_engine_loop.py [--lanes 8 16 32] [--plans 2000]
         [--served byte-model:16 byte-model:32 smollm2-135m-instruct:8] [--prompt-tokens 32] [--tokens 384]
-        [--draft-tokens 0]
+        [--draft-tokens 0] [--switch-interval 5]
 
 First part: everything counted is the engine's own work: scheduler, tracing, metrics, connection, and the loop around
 them. Each plan is two iterations, as when serving: the one that completes, plans and publishes, and the one that
@@ -22,7 +22,9 @@ import argparse
 import collections
 import contextlib
 import gc
+import math
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -239,6 +241,7 @@ def measure_served(name: str, streams: int, options: argparse.Namespace) -> dict
         "decode, programs' thread outside the model": statistics.median(run.outside_us for run in runs),
         "decode, of that sampling": statistics.median(run.sampling_us for run in runs),
         "decode, model": statistics.median(run.model_us for run in runs),
+        "decode, from one program to the next": statistics.median(programs.gaps_us(streams) or [math.nan]),
         "decode, busy share": programs.busy_share(streams),
     }
 
@@ -336,7 +339,15 @@ def main() -> None:
     parser.add_argument("--prompt-tokens", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=384)
     parser.add_argument("--draft-tokens", type=int, default=0)
+    parser.add_argument(
+        "--switch-interval",
+        type=float,
+        default=sys.getswitchinterval() * 1e3,
+        metavar="MS",
+        help="how long Python lets one thread compute while another waits; an engine leaves it as it is",
+    )
     options = parser.parse_args()
+    sys.setswitchinterval(options.switch_interval / 1e3)
     if any(not 1 <= lanes <= MAX_LANES for lanes in options.lanes):
         parser.error(f"--lanes are 1 to {MAX_LANES}")
     load_kernels()

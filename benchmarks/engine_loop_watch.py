@@ -6,6 +6,7 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -136,6 +137,15 @@ class ProgramWatch:
         first, last = full[0], full[-1]
         busy_ns = sum(run.device_ns for run in self._runs[first:last])
         return busy_ns / (self._runs[last - 1].completed_ns - self._runs[first - 1].completed_ns)
+
+    def gaps_us(self, streams: int) -> list[float]:
+        """From the end of one of decode_runs() to the start of the next, where nothing ran between them; [] without."""
+        pairs = itertools.pairwise(enumerate(self._runs, start=1))
+        return [
+            (after.completed_ns - after.device_ns - before.completed_ns) / 1e3
+            for (first, before), (second, after) in pairs
+            if self.lanes_by_fence[first] == self.lanes_by_fence[second] == streams
+        ]
 
     def _timed(self, call: Callable[..., Any], field: str) -> Callable[..., Any]:
         @functools.wraps(call)
