@@ -201,7 +201,7 @@ class Device(Protocol):
     def match_prefix(self, prompt_token_ids: Sequence[int]) -> int:
         """Tokens of the longest cached state that starts this prompt, fewer than its length; 0 when there is none.
 
-        What it names stays until the next call of any method, so admit the request at once.
+        What it names stays until the next call that changes anything, so admit the request at once.
         """
 
     def open_request(

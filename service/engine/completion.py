@@ -194,7 +194,7 @@ def _note_rounds(core: Core, lanes: Sequence[_Lane], outcomes: Sequence[LaneOutc
     for lane, outcome in zip(lanes, outcomes, strict=True):
         source = lane.plan.proposal_source
         if source is not None and lane.request is not None and lane.error is None:
-            note_round(core, lane.request, source, outcome.accepted_tokens)
+            note_round(core, lane.request, source, outcome.accepted_tokens, outcome.offered_tokens)
             rounds.append((source, outcome))
     core.metrics.rounds(rounds)
 

@@ -37,8 +37,13 @@ def offer_copies(core: Core, lanes: Sequence[PlanLane]) -> None:
             core.scheduler.offer_proposals(lane.handle, COPY, count)
 
 
-def note_round(core: Core, request: EngineRequest, source: str, accepted: int) -> None:
-    """A round of the request with drafts from `source` had `accepted` of them right."""
+def note_round(core: Core, request: EngineRequest, source: str, accepted: int, offered: int) -> None:
+    """A round of the request with `offered` verified drafts from `source` had `accepted` of them right.
+
+    A round that verified none, since a device gave the lane its one row, says nothing of them.
+    """
+    if not offered:
+        return
     if source == COPY:
         request.copy_mean = _moved(min(request.copy_mean, core.device.limits.draft_tokens), accepted)
     else:

@@ -160,8 +160,18 @@ def test_the_better_source_is_taken_and_the_other_is_tried_again(make_rig):
     assert seen.count("copy") >= 1
     assert seen[-10:].count("learned") >= 9
     for _ in range(20):
-        note_round(rig.core, request, "learned", 0)
+        note_round(rig.core, request, "learned", 0, 3)
     assert request.learned_mean < 0.1
+
+
+def test_a_round_that_verified_no_draft_says_nothing_of_them(rig):
+    rig.submit("a", output=10)
+    rig.step()
+    request = rig.core.table.get("a")
+    note_round(rig.core, request, "learned", 2, 3)
+    mean = request.learned_mean
+    note_round(rig.core, request, "learned", 0, 0)
+    assert request.learned_mean == mean > 0
 
 
 def test_plain_decoding_asks_for_no_copies(rig, monkeypatch):
