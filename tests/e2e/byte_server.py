@@ -22,7 +22,7 @@ REQUEST_SLOTS = 4
 CONTEXT_TOKENS = 1024
 DRAFT_TOKENS = 3
 FIXED_WIDTH = 4
-ANSWER_SECONDS = 120.0
+ANSWER_SECONDS = 60.0
 
 _SERVER = ("--model", str(MODEL_PATH), "--request-slots", str(REQUEST_SLOTS), "--threads", "1")
 _DRAFTS = ("--draft-tokens", str(DRAFT_TOKENS), "--speculative-token-capacity", "16")
