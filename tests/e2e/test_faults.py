@@ -183,8 +183,8 @@ def test_a_restart_keeps_the_policy_and_adds_to_the_same_trace(tmp_path, tiny_ch
     with serving(tmp_path / "data", *arguments) as helios:
         current = httpx.get(f"{helios.base}/api/policy").json()
         assert (current["version"], current["coefficients"]["decode_age_price"]) == (2, 0.25)
-        assert len(helios.rows("SELECT * FROM engine_runs")) == 2
         assert helios.stop() == 0
+        assert len(helios.rows("SELECT * FROM engine_runs")) == 2
 
 
 def test_the_server_is_ended_by_ctrl_c_too(tmp_path, tiny_checkpoint):
