@@ -48,7 +48,7 @@ def create_device(
     *,
     device: str = "cpu",
     dtype: str = "float32",
-    prefill_capacities: Sequence[int] = (64, 128, 256, 512),
+    prefill_capacities: Sequence[int] = (16, 32, 64, 128, 256, 512),
     scored_capacities: Sequence[int] | None = None,
     decode_batches: Sequence[int] = (1, 2, 4, 8, 16),
     request_slots: int = 64,
