@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,14 +18,13 @@ import torch.nn.functional as F  # noqa: N812
 from safetensors import SafetensorError, safe_open
 
 from gpu.device import ModelError
+from gpu.model.layer import Attend, run_layer
 from gpu.model.linear import Linear, make_linear
 from gpu.model.weights import Model
 
 FORMAT = "helios-draft-head-1"
 DRAFT_TOKEN_IDS = "draft_token_ids"
 _LAYER = "layer."
-Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""As in gpu.programs.forward."""
 
 _SHARED_EXTENTS = ("hidden_size", "heads", "kv_heads", "head_dim")
 _IDENTITY_ROWS = 128
@@ -114,24 +113,9 @@ def draft_layer(
 
     `attend` is called once, with the layer index that follows the target's last: the entries' KV is one layer more.
     """
-    config = head.config
-    rows, turned, width = u.shape[0], config.heads + config.kv_heads, config.kv_heads * config.head_dim
     cosines = model.cosines.index_select(0, positions).unsqueeze(1)
     sines = model.sines.index_select(0, positions).unsqueeze(1)
-    normed = F.rms_norm(u, (config.hidden_size,), head.attention_norm, config.norm_epsilon)
-    fused = head.qkv(normed).view(rows, turned + config.kv_heads, config.head_dim)
-    part = fused[:, :turned]
-    rotated = torch.addcmul(part * cosines, part.roll(config.head_dim // 2, dims=-1), sines)
-    mixed = attend(
-        model.config.layers,
-        rotated[:, : config.heads],
-        rotated[:, config.heads :].reshape(rows, width),
-        fused[:, turned:].reshape(rows, width),
-    )
-    u += head.attention_output(mixed)
-    normed = F.rms_norm(u, (config.hidden_size,), head.mlp_norm, config.norm_epsilon)
-    gate, up = head.gate_up(normed).chunk(2, dim=1)
-    u += head.down(F.silu(gate).mul_(up))
+    run_layer(head, model.config.layers, model.config, u, (cosines, sines), attend)
     return u
 
 

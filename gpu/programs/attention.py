@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gpu.model.config import ModelConfig
+from gpu.model.layer import Attend
 from gpu.pages import PAGE_TOKENS, ZERO_ROW, KvCache, pages_for
-from gpu.programs.forward import Attend
 
 _GROUP_BYTES = 512 * 1024
 

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gpu.model.draft_head import DraftHead, confidence, draft_inputs, draft_layer, draft_logits
+from gpu.model.layer import rotate
 from gpu.model.weights import Model
 from gpu.pages import PAGE_TOKENS, KvCache
 from gpu.programs.attention import causal_mask, read_rows
-from gpu.programs.forward import rotate
 from gpu.programs.rows import TokenRows, kv_rows
 from gpu.programs.sampler import RoundSampler
 from gpu.state import SlotState
