@@ -28,7 +28,7 @@ def subject(tmp_path):
 @pytest.mark.parametrize("form", [EAGER, CAPTURED])
 def test_wrong_rotations_show_in_the_logits(random_model, form, monkeypatch):
     assert "largest difference" in numerics.logits_parity(random_model, form)
-    monkeypatch.setattr("gpu.programs.forward.rotate", lambda x, cosines, sines: x)
+    monkeypatch.setattr("gpu.model.layer.rotate", lambda x, cosines, sines: x)
     with pytest.raises(CheckFailed, match="logits differ"):
         numerics.logits_parity(random_model, form)
 
