@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -95,13 +95,24 @@ class CpuTransport:
         self._executor.stop(abandon)
 
 
+def carry_out(uploads: Iterable[Upload]) -> None:
+    """Run every upload, those behind a failed one too: they may be other slots'. Then raises the first error."""
+    first: Exception | None = None
+    for upload in uploads:
+        try:
+            upload()
+        except Exception as failure:  # whatever an upload raises
+            first = first or failure
+    if first is not None:
+        raise first
+
+
 def _run_job(uploads: Sequence[Upload], run: Run, inputs: Sequence[Any]) -> Finished:
     """On the executor's thread: bring the slots' state up to date, run, time. A failure becomes a result."""
     output, error = None, None
     started_ns = time.monotonic_ns()
     try:
-        for upload in uploads:
-            upload()
+        carry_out(uploads)
         started_ns = time.monotonic_ns()
         output = run(inputs)
     except Exception as failure:  # whatever a program raises must not end the executor

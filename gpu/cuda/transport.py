@@ -12,7 +12,7 @@ from gpu.cuda.stream import FrameMarks, GraphStream
 from gpu.device import DeviceError, Progress
 from gpu.executor import SingleExecutor
 from gpu.frames import MAX_FRAMES
-from gpu.transport import Finished, Upload
+from gpu.transport import Finished, Upload, carry_out
 from scheduler.shapes import GraphShape
 
 
@@ -73,8 +73,7 @@ class GraphTransport:
         self, uploads: Sequence[Upload], program: CapturedProgram, inputs: Sequence[Any], marks: FrameMarks
     ) -> Read:
         stream = self._stream
-        for upload in uploads:
-            stream.run(upload)
+        carry_out(functools.partial(stream.run, upload) for upload in uploads)
         turn = program.stage(inputs)
         stream.run(functools.partial(program.send, turn))
         marks.begin()
