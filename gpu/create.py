@@ -48,7 +48,7 @@ def create_device(
     *,
     device: str = "cpu",
     dtype: str = "float32",
-    prefill_capacities: Sequence[int] = (16, 32, 64, 128, 256, 512),
+    prefill_capacities: Sequence[int] = (4, 16, 32, 64, 128, 256, 512),
     scored_capacities: Sequence[int] | None = None,
     decode_batches: Sequence[int] = (1, 2, 4, 8, 16),
     request_slots: int = 64,
@@ -183,7 +183,7 @@ def _load(
 ) -> _Loaded:
     """Drafts reach up to draft_tokens positions beyond the context."""
     source = open_source(path)
-    context = _context_tokens(source.config, max_context)
+    context = context_limit(source.config, max_context)
     one_row_copies = place.type == "cpu" and _affords_one_row_copies(source.config)
     model = load_model(source, dtype, context + draft_tokens, one_row_copies, place)
     wanted = None if draft_head is None else os.fspath(draft_head)
@@ -223,7 +223,8 @@ def _allocation(name: str) -> Allocation:
     return _ALLOCATIONS[name]
 
 
-def _context_tokens(config: ModelConfig, wanted: int | None) -> int:
+def context_limit(config: ModelConfig, wanted: int | None) -> int:
+    """Tokens of prompt plus output that a request may have. Raises InvalidSettings."""
     if wanted is None:
         return min(config.context_tokens, _DEFAULT_CONTEXT)
     if not 2 <= wanted <= config.context_tokens:
