@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from gpu.device import InvalidFrame, InvalidSettings, TokenLogprobs
+from gpu.device import InvalidSettings, TokenLogprobs
 from gpu.programs.attention import writing_attention
 from gpu.programs.drafting import Drafter
 from gpu.programs.forward import hidden_states, logits
@@ -65,19 +65,21 @@ class InferenceProgram:
         return self._lane_tokens[:, 1 : self.shape.draft_depth + 1]
 
     def run(self, lanes: Sequence[LaneInput]) -> RoundOutput:
-        """Run up to B lanes once; () warms up and touches padding only. Raises InvalidFrame, and nothing ran then."""
+        """Run up to B lanes once; () warms up and touches padding only.
+
+        The lanes fit, as gpu.frames.check_frame sees to. Raises InvalidFrame beyond the buffers; nothing ran then.
+        """
         self.upload(lanes)
         with torch.inference_mode():
             self.execute()
         return self.download(lanes)
 
     def upload(self, lanes: Sequence[LaneInput]) -> None:
-        """Write the static inputs. Raises InvalidFrame when the lanes do not fit; nothing was written then."""
+        """Write the static inputs. Raises InvalidFrame beyond the buffers; nothing was written then."""
         self.send(self.stage(lanes))
 
     def stage(self, lanes: Sequence[LaneInput]) -> int:
         """Put the inputs into host memory and say where, for send(). Raises InvalidFrame as upload() does."""
-        self._check_rows(lanes)
         return self.lanes.stage(lanes)
 
     def send(self, turn: int) -> None:
@@ -185,23 +187,3 @@ class InferenceProgram:
         final = (rows.starts + consumed - 1).clamp_(min=0, max=row_count - 1)
         kept = torch.where(consumed[:, None] > 0, hidden.index_select(0, final), last)
         state.last_hidden.index_copy_(0, slots, kept)
-
-    def _check_rows(self, lanes: Sequence[LaneInput]) -> None:
-        """The host's own division of rows must fit."""
-        shape = self.shape
-        if shape.kind is GraphKind.SPECULATIVE and shape.allocation is not Allocation.DEVICE:
-            total = sum(lane.rows for lane in lanes)
-            if total > shape.target_rows:
-                raise InvalidFrame(f"{shape.label}: the lanes ask for {total} rows of {shape.target_rows}")
-        for lane in lanes:
-            wants_prompt = shape.kind in (GraphKind.PREFILL, GraphKind.SCORED_PREFILL)
-            if (lane.prompt is None) == wants_prompt and shape.kind is not GraphKind.MIXED:
-                raise InvalidFrame(
-                    f"slot {lane.slot}: {shape.label} takes {'prompts' if wants_prompt else 'no prompts'}"
-                )
-            if lane.prompt is None and lane.rows > shape.lane_width:
-                raise InvalidFrame(
-                    f"slot {lane.slot}: {lane.rows} rows; {shape.label} has {shape.lane_width} for a lane"
-                )
-            if lane.prompt is None and lane.rows > 1 and lane.copies is None and self._drafter is None:
-                raise InvalidFrame(f"slot {lane.slot}: {lane.rows} rows without copies, and there is no draft head")

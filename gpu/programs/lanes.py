@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from gpu.device import InvalidFrame
-from gpu.programs.interface import Int64, LaneInput
+from gpu.programs.interface import LaneInput
 
 NO_PREFILL_ROW = -1
 
@@ -65,10 +65,10 @@ class LaneBuffers:
     def stage(self, lanes: Sequence[LaneInput]) -> int:
         """Write the lanes in dense order, and padding into everything that they do not use; returns what to send.
 
-        Raises InvalidFrame when they do not fit; nothing was written then.
+        Raises InvalidFrame beyond the buffers; nothing was written then.
         """
+        self._check_bounds(lanes)
         prompts = [row for row, lane in enumerate(lanes) if lane.prompt is not None]
-        self._check(lanes, prompts)
         self._staging.zero_()
         self.host_slots[len(lanes) :] = self.padding_slot
         self._staged_prefill_row[0] = prompts[0] if prompts else NO_PREFILL_ROW
@@ -116,17 +116,13 @@ class LaneBuffers:
         """Whether any of the lanes uploaded last verifies learned drafts."""
         return any(self.host_lengths[lane] > 1 for lane in self.learned_lanes())
 
-    def _check(self, lanes: Sequence[LaneInput], prompts: list[int]) -> None:
-        if len(lanes) > self.capacity or len(prompts) > 1 or len({lane.slot for lane in lanes}) != len(lanes):
-            raise InvalidFrame(
-                f"{len(lanes)} lanes with {len(prompts)} prompts in slots {[lane.slot for lane in lanes]}; the program "
-                f"takes {self.capacity} lanes in different slots, at most one of them a prompt"
-            )
+    def _check_bounds(self, lanes: Sequence[LaneInput]) -> None:
+        """Nothing reaches beyond the buffers. Whether lanes fit their program was checked with their frame."""
+        width = self._copies.shape[1] + 1
+        if len(lanes) > self.capacity:
+            raise InvalidFrame(f"{len(lanes)} lanes; {self.capacity} fit")
         for lane in lanes:
-            prompt: Int64 | None = lane.prompt
-            if prompt is not None and not 1 <= len(prompt) <= len(self._prompt):
-                raise InvalidFrame(f"slot {lane.slot}: {len(prompt)} prompt tokens; 1 to {len(self._prompt)} fit")
-            if prompt is None and not 1 <= lane.rows <= self._copies.shape[1] + 1:
-                raise InvalidFrame(f"slot {lane.slot}: {lane.rows} rows; 1 to {self._copies.shape[1] + 1} fit")
-            if lane.copies is not None and len(lane.copies) < lane.rows - 1:
-                raise InvalidFrame(f"slot {lane.slot}: {len(lane.copies)} copies for {lane.rows} rows")
+            if lane.prompt is not None and len(lane.prompt) > len(self._prompt):
+                raise InvalidFrame(f"slot {lane.slot}: {len(lane.prompt)} prompt tokens; {len(self._prompt)} fit")
+            if lane.prompt is None and lane.rows > width:
+                raise InvalidFrame(f"slot {lane.slot}: {lane.rows} rows; {width} fit")
