@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 
 from gpu.model.draft_head import DraftHead, draft_inputs, draft_layer
 from gpu.model.weights import Model
@@ -24,7 +25,7 @@ class SequenceBatch:
 
     def run(self, rows: torch.Tensor, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Hidden states [batch, n, hidden] of token_ids [batch, n] at `positions` [batch, n] in `rows` [batch]."""
-        attention = _Attention(self._keys, self._values, rows, positions)
+        attention = _Attention(self._model.config.group, self._keys, self._values, rows, positions)
         hidden = hidden_states(self._model, token_ids.flatten(), positions.flatten(), attention)
         return hidden.view(*token_ids.shape, -1)
 
@@ -37,7 +38,7 @@ class SequenceBatch:
         positions: torch.Tensor,
     ) -> torch.Tensor:
         """Draft outputs g [batch, n, hidden] of entries at `positions`, from `hidden` and each NEXT token."""
-        attention = _Attention(self._keys, self._values, rows, positions)
+        attention = _Attention(self._model.config.group, self._keys, self._values, rows, positions)
         inputs = draft_inputs(head, hidden.flatten(0, 1), self._model.embedding(token_ids.flatten()))
         return draft_layer(head, self._model, inputs, positions.flatten(), attention).view(hidden.shape)
 
@@ -45,12 +46,15 @@ class SequenceBatch:
 class _Attention:
     """Writes the keys and values of one call and attends to all positions up to each query's own."""
 
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor) -> None:
+    def __init__(
+        self, group: int, keys: torch.Tensor, values: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor
+    ) -> None:
+        """`group`: query heads of one key head; they share a product, as further rows."""
         self._keys, self._values, self._rows, self._positions = keys, values, rows, positions
         self._extent = int(positions.max()) + 1
         self._are_all_rows = rows.shape[0] == keys.shape[1]  # then no row needs to be copied
-        later = torch.arange(self._extent) > positions.unsqueeze(-1)
-        self._mask = torch.zeros(later.shape).masked_fill(later, -torch.inf).unsqueeze(1).unsqueeze(1)
+        earlier = torch.arange(self._extent) <= positions.unsqueeze(-1)
+        self._mask = earlier.unsqueeze(1).repeat(1, 1, group, 1)
 
     def __call__(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """[rows, heads, head_dim] and twice [rows, width] -> [rows, heads * head_dim]."""
@@ -61,12 +65,9 @@ class _Attention:
         self._values[layer][where] = value.view(batch, n, kv_heads, head_dim)
         keys, values = self._context(self._keys[layer]), self._context(self._values[layer])
         grouped = query.reshape(batch, n, kv_heads, -1, head_dim).permute(0, 2, 3, 1, 4)
-        group = grouped.shape[2]
-        scores = grouped.reshape(batch, kv_heads, group * n, head_dim) @ keys.transpose(2, 3)
-        scores = scores.view(batch, kv_heads, group, n, -1).float() * head_dim**-0.5 + self._mask
-        shares = scores.softmax(-1).to(values.dtype).view(batch, kv_heads, group * n, -1)
-        mixed: torch.Tensor = (shares @ values).view(batch, kv_heads, group, n, head_dim).permute(0, 3, 1, 2, 4)
-        return mixed.reshape(batch * n, -1)
+        folded = grouped.reshape(batch, kv_heads, -1, head_dim)
+        mixed = F.scaled_dot_product_attention(folded, keys, values, attn_mask=self._mask)
+        return mixed.view(grouped.shape).permute(0, 3, 1, 2, 4).reshape(batch * n, -1)
 
     def _context(self, cache: torch.Tensor) -> torch.Tensor:
         rows = cache if self._are_all_rows else cache.index_select(0, self._rows)
