@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from gpu.device import FrameResult, LaneResult, TokenLogprobs
 from scheduler.catalog import MAX_DURATION_NS
 from scheduler.plans import PlanLane, Role
 from scheduler.records import CompletionRecord, ExecutionTiming, FinishReason, GeneratedToken, RequestHandle
-from scheduler.shapes import Allocation
 from service.engine.core import Core, InFlight
 from service.engine.drafts import COPY, LEARNED, note_round, offer_copies
 from service.engine.requests import EngineRequest
@@ -113,13 +110,8 @@ def _complete(
     core: Core, frame: InFlight, result: FrameResult, lanes: Sequence[_Lane], timing: ExecutionTiming
 ) -> list[GeneratedToken]:
     """The scheduler's completion of the frame, with the sidecars that the device has."""
-    scheduler, shape = core.scheduler, frame.plan.shape
-    records = [lane.record for lane in lanes]
+    scheduler, records = core.scheduler, [lane.record for lane in lanes]
     confidence, survival = result.confidence, result.survival
-    needs_confidence = shape.allocation is Allocation.DEVICE and shape.draft_depth > 0
-    if confidence is None and needs_confidence and any(record.error is None for record in records):
-        # A round of copies alone: the scheduler wants the sidecar of every such graph and reads none of it.
-        confidence = np.zeros((2, scheduler.request_slots, scheduler.draft_capacity), np.float32)
     if confidence is None and survival is None:
         return scheduler.complete(frame.fence, records, timing)
     if survival is None:
