@@ -120,8 +120,8 @@ class InferenceProgram:
             conditional=None if self._drafter is None else self._drafter.conditional,
         )
 
-    def prompt_logprobs(self, lane: LaneInput) -> tuple[TokenLogprobs, ...]:
-        """Those of the lane's prompt tokens in the latest run; none but after scored prefill."""
+    def prompt_logprobs(self, lane: LaneInput) -> tuple[TokenLogprobs, ...] | None:
+        """Those of the lane's prompt tokens in the latest run; none but after scored prefill, None if not finite."""
         return () if self._scores is None else self._scores.entries(lane)
 
     def _draft(self) -> None:

@@ -55,9 +55,9 @@ class LaneInput:
 class LaneOutput:
     """What a lane did. `emitted`: committed token ids, the accepted drafts first.
 
-    `accepted` of the `offered` drafts were right. `finite`: False where the logits held NaN or +inf; the lane then
-    consumed and emitted nothing. `logprobs`: one for each emitted token of a request that asked. `prompt_logprobs`:
-    one for each consumed prompt token but the prompt's first, from scored prefill.
+    `accepted` of the `offered` drafts were right. `finite`: False where the logits held NaN or +inf, those that score
+    a prompt among them; the lane then did nothing that counts. `logprobs`: one for each emitted token of a request
+    that asked. `prompt_logprobs`: one for each consumed prompt token but the prompt's first, from scored prefill.
     """
 
     emitted: tuple[int, ...]

@@ -13,6 +13,9 @@ from gpu.programs.interface import LaneInput, LaneOutput, RoundOutput
 LaneLogprobs = Sequence[tuple[TokenLogprobs, ...]]
 """One entry per lane."""
 
+PromptLogprobs = Callable[[LaneInput], tuple[TokenLogprobs, ...] | None]
+"""Of a lane's prompt tokens; None where the logits of one of them are not finite."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunOutputs:
@@ -36,24 +39,27 @@ def round_output(
     outputs: RunOutputs,
     lanes: Sequence[LaneInput],
     logprobs: LaneLogprobs,
-    prompt_logprobs: Callable[[LaneInput], tuple[TokenLogprobs, ...]] | None = None,
+    prompt_logprobs: PromptLogprobs | None = None,
 ) -> RoundOutput:
     """What the run did, for its lanes in order; `prompt_logprobs` scores the prompt of a lane with finite logits."""
     counts, finite = outputs.counts.tolist(), outputs.finite.tolist()
     emitted, lengths = outputs.emitted.tolist(), outputs.lengths.tolist()
-    results = tuple(
-        LaneOutput(
+    results = []
+    for row, lane in enumerate(lanes):
+        scores = prompt_logprobs(lane) if prompt_logprobs is not None and finite[row] else ()
+        if not finite[row] or scores is None:
+            results.append(LaneOutput((), finite=False))
+            continue
+        did = LaneOutput(
             emitted=tuple(emitted[row][: counts[row]]),
             accepted=max(counts[row] - 1, 0),
             offered=lengths[row] - 1 if lane.prompt is None else 0,
-            finite=finite[row],
             logprobs=logprobs[row],
-            prompt_logprobs=prompt_logprobs(lane) if prompt_logprobs is not None and finite[row] else (),
+            prompt_logprobs=scores,
         )
-        for row, lane in enumerate(lanes)
-    )
+        results.append(did)
     if not outputs.survival.shape[1]:
-        return RoundOutput(results)
+        return RoundOutput(tuple(results))
     count = len(lanes)
     confidence = None if outputs.conditional is None else outputs.conditional[:count].cpu().numpy().copy()
-    return RoundOutput(results, confidence, outputs.survival[:count].cpu().numpy().copy())
+    return RoundOutput(tuple(results), confidence, outputs.survival[:count].cpu().numpy().copy())

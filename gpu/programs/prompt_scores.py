@@ -23,8 +23,8 @@ class PromptScores:
         """Take note of a run: `previous_hidden` [R, hidden] is the hidden state one position before each row."""
         self._rows, self._previous_hidden = rows, previous_hidden
 
-    def entries(self, lane: LaneInput) -> tuple[TokenLogprobs, ...]:
-        """One for each token of the lane's prompt chunk but the prompt's first; none where logits are not finite."""
+    def entries(self, lane: LaneInput) -> tuple[TokenLogprobs, ...] | None:
+        """One for each token of the lane's prompt chunk but the prompt's first; None where logits are not finite."""
         if lane.prompt is None:
             return ()
         wanted = self._context.sampling.of(lane.slot).parameters.prompt_logprobs or 0
@@ -36,6 +36,6 @@ class PromptScores:
                 chunk = logits(self._context.model, self._previous_hidden[start:end].contiguous()).cpu().numpy()
             scored = row_logprobs(chunk, lane.prompt[start:end], wanted)
             if scored is None:
-                return ()
+                return None
             entries += scored
         return tuple(entries)

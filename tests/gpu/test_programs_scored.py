@@ -10,6 +10,8 @@ from program_host import ProgramHost, prefill_shape, prompt_of
 
 from gpu.device import SamplingParameters
 from gpu.model.weights import load_model, open_source
+from gpu.programs.interface import ExecutionStyle
+from gpu.programs.prompt_scores import PromptScores
 from gpu.reference.forward import sequence_logits
 
 PROMPT = prompt_of(150, seed=4)
@@ -46,3 +48,27 @@ def test_an_unscored_prefill_reports_nothing(model):
     (entry,) = output.lanes[0].logprobs
     assert entry.token_id == int(logits[0].argmax())
     assert math.isclose(entry.logprob, float(torch.log_softmax(torch.from_numpy(logits[0]), 0).max()), rel_tol=1e-4)
+
+
+@pytest.mark.parametrize("style", list(ExecutionStyle))
+@pytest.mark.parametrize("bad", [70, 1])
+def test_a_prompt_whose_inner_logits_are_not_finite_fails_its_lane(style, bad, model, monkeypatch):
+    """Only a score shows it: the logits that the first token is drawn from are in order."""
+    host = ProgramHost(model, columns=16, style=style)
+    host.open(0, PROMPT, SamplingParameters(temperature=0.0, prompt_logprobs=1))
+    keep = PromptScores.keep
+
+    def keep_damaged(scores, rows, previous_hidden):
+        damaged = previous_hidden.clone()
+        damaged[bad] = float("nan")
+        keep(scores, rows, damaged)
+
+    monkeypatch.setattr(PromptScores, "keep", keep_damaged)
+    output, logits = host.run(prefill_shape(160, scored=True), host.chunk(0))
+    assert np.isfinite(logits).all()
+    (lane,) = output.lanes
+    assert (lane.finite, lane.emitted, lane.prompt_logprobs) == (False, (), ())
+    monkeypatch.undo()
+    host.open(0, PROMPT, SamplingParameters(temperature=0.0, prompt_logprobs=1))
+    output, _ = host.run(prefill_shape(160, scored=True), host.chunk(0))
+    assert len(output.lanes[0].prompt_logprobs) == len(PROMPT) - 1
