@@ -35,11 +35,13 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=_plain, allow_nan=False))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> None:
-    """The rows' values of these columns."""
+def print_table(
+    columns: Sequence[str], rows: Sequence[Mapping[str, object]], keys: Sequence[str] | None = None
+) -> None:
+    """The rows' values of these columns; `keys` where a row names them otherwise."""
     table = Table(*columns, box=None, header_style="bold", pad_edge=False)
     for row in rows:
-        table.add_row(*(_cell(row.get(column)) for column in columns))
+        table.add_row(*(_cell(row.get(column)) for column in keys or columns))
     width = None if sys.stdout.isatty() else 200
     Console(width=width, highlight=False, markup=False, emoji=False).print(table)
 

@@ -14,6 +14,7 @@ from service.cli.policy import policy
 from service.cli.selfcheck import selfcheck
 from service.cli.serve import serve
 from service.cli.simulate import simulate
+from service.cli.sql import sql
 
 
 class Root(Group):
@@ -48,3 +49,4 @@ main.add_command(selfcheck)
 main.add_command(database)
 main.add_command(journal)
 main.add_command(policy)
+main.add_command(sql)

@@ -3,6 +3,7 @@
     StoreError
     ├── InvalidDatabaseUrl    the address cannot be read, or names a database that Helios does not use
     ├── InvalidFilter         a query's filter, limit or cursor cannot be used; `name` says which
+    ├── StatementError        an operator's statement would write, is wrong or takes too long; nothing was changed
     ├── StoreUnavailable      the database cannot be reached or used now; nothing was changed
     │   ├── StoreBusy         another process held the write lock for too long; try again
     │   ├── StoreMissing      there is no database at this address yet
@@ -35,6 +36,10 @@ class InvalidFilter(StoreError, ValueError):
         self.name = name
         self.problem = problem
         super().__init__(f"{name}: {problem}")
+
+
+class StatementError(StoreError, ValueError):
+    """An operator's own statement that would write, cannot be read or takes too long."""
 
 
 class StoreUnavailable(StoreError):

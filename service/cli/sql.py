@@ -1,0 +1,82 @@
+"""`helios sql`."""
+
+from __future__ import annotations
+
+import csv
+import math
+import pathlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from service.cli.database import store_options
+from service.cli.output import Command, fail, print_json, print_table
+from service.cli.serve import resolve_settings
+from service.store.errors import StoreError
+from service.store.statements import limited, run_statement
+
+Rows = Sequence[Sequence[Any]]
+
+
+@click.command(
+    "sql",
+    cls=Command,
+    epilog='Example: helios sql "SELECT kind, count(*) AS plans, avg(device_ms) AS ms FROM plans GROUP BY kind"',
+)
+@click.argument("statement")
+@store_options
+@click.option("--format", "form", type=click.Choice(("table", "csv", "json")), default="table", show_default=True)
+@click.option("--rows", type=click.IntRange(1, 10_000_000), default=1000, show_default=True, help="The most to print.")
+@click.option(
+    "--timeout", type=click.FloatRange(0, 86_400, min_open=True), default=30.0, show_default=True, help="Seconds."
+)
+def sql(
+    statement: str, database: str | None, data_dir: pathlib.Path | None, form: str, rows: int, timeout: float
+) -> None:
+    """Ask the trace store one question in SQL. STATEMENT is one SELECT, or - to read it from standard input.
+
+    It runs in a transaction that cannot write. What is left out is said on standard error.
+    """
+    text = sys.stdin.read() if statement == "-" else statement
+    try:
+        url = resolve_settings({"database": database, "data_dir": data_dir}).database
+        with run_statement(url, text, timeout) as answer:
+            found, is_cut = limited(answer.rows, rows)
+    except StoreError as error:
+        fail(str(error))
+    _PRINTERS[form](answer.columns, found)
+    if is_cut:
+        click.echo(f"helios sql: there are more than {rows} rows; --rows prints more", err=True)
+
+
+def _print_table(columns: Sequence[str], rows: Rows) -> None:
+    numbered = [f"{at}" for at in range(len(columns))]  # two columns of one name stay two
+    print_table(columns, [dict(zip(numbered, row, strict=True)) for row in rows], keys=numbered)
+
+
+def _print_csv(columns: Sequence[str], rows: Rows) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+
+
+def _print_json(columns: Sequence[str], rows: Rows) -> None:
+    """JSON has neither NaN nor infinities: they become text. A second column of one name gets its number behind it."""
+    names = [
+        name if name not in columns[:at] else f"{name}_{columns[:at].count(name) + 1}"
+        for at, name in enumerate(columns)
+    ]
+    print_json([dict(zip(names, map(_json_value, row), strict=True)) for row in rows])
+
+
+def _json_value(value: object) -> object:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+_PRINTERS: dict[str, Callable[[Sequence[str], Rows], None]] = {
+    "table": _print_table,
+    "csv": _print_csv,
+    "json": _print_json,
+}

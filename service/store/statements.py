@@ -1,0 +1,137 @@
+"""An operator's own SQL over the trace store: one statement that only reads, within a time limit, row by row."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import psycopg
+import sqlalchemy as sa
+
+from service.store.engines import open_database
+from service.store.errors import StatementError
+from service.store.faults import typed_faults
+
+_BATCH_ROWS = 500
+_STEPS_BETWEEN_CHECKS = 20_000  # SQLite's own steps, about a millisecond
+_READS = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE})
+_READING_PRAGMAS = frozenset({"table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """Column names, and the rows as they are fetched; a row has one value per column."""
+
+    columns: tuple[str, ...]
+    rows: Iterator[Sequence[Any]]
+
+
+@contextlib.contextmanager
+def run_statement(url: str, statement: str, timeout_s: float) -> Iterator[Answer]:
+    """Run one reading statement on the store at `url`; its rows must be fetched inside the block.
+
+    Whatever would write, attach another file or change the session is refused, and nothing was changed. `timeout_s`
+    counts until the last row. Raises StatementError for that, a mistake in the statement and a passed time limit, and
+    StoreError for what the database cannot do.
+    """
+    if not statement.strip().rstrip(";").strip():
+        raise StatementError("the statement is empty; try: SELECT kind, count(*) FROM plans GROUP BY kind")
+    engine = open_database(url, readonly=True)
+    answer = _sqlite_answer if engine.dialect.name == "sqlite" else _postgresql_answer
+    try:
+        with (
+            typed_faults(engine.url),
+            engine.connect() as connection,
+            _named(timeout_s),
+            answer(connection.connection.driver_connection, statement, timeout_s) as found,
+        ):
+            yield found
+    finally:
+        engine.dispose()
+
+
+@contextlib.contextmanager
+def _sqlite_answer(connection: Any, statement: str, timeout_s: float) -> Iterator[Answer]:
+    deadline = time.monotonic() + timeout_s
+    connection.set_authorizer(_permit_reading)
+    connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS_BETWEEN_CHECKS)
+    try:
+        cursor = connection.execute(statement)
+        if cursor.description is None:
+            raise StatementError("the statement gives no rows; it must be one SELECT")
+        with contextlib.closing(cursor):
+            yield Answer(tuple(column[0] for column in cursor.description), cursor)
+    finally:
+        connection.set_progress_handler(None, 0)
+        connection.set_authorizer(None)
+
+
+def _permit_reading(action: int, pragma: str | None, *_: str | None) -> int:
+    """SQLite asks this while it compiles a statement. A pragma with a value would change the session."""
+    if action in _READS or (action == sqlite3.SQLITE_PRAGMA and pragma in _READING_PRAGMAS):
+        return sqlite3.SQLITE_OK
+    return sqlite3.SQLITE_DENY
+
+
+@contextlib.contextmanager
+def _postgresql_answer(connection: Any, statement: str, timeout_s: float) -> Iterator[Answer]:
+    """A cursor takes one statement that reads, and the transaction around it is read only as well."""
+    connection.execute("SET TRANSACTION READ ONLY")
+    connection.execute("SELECT set_config('statement_timeout', %s, true)", (str(max(1, round(timeout_s * 1000))),))
+    with connection.cursor(name="helios_sql") as cursor:
+        cursor.execute(statement.strip().rstrip(";"))
+        yield Answer(tuple(column.name for column in cursor.description), _batches(cursor, timeout_s))
+
+
+def _batches(cursor: Any, timeout_s: float) -> Iterator[Sequence[Any]]:
+    """All rows. PostgreSQL's own limit counts each batch for itself."""
+    deadline = time.monotonic() + timeout_s
+    while batch := cursor.fetchmany(_BATCH_ROWS):
+        yield from batch
+        if time.monotonic() > deadline:
+            raise _too_slow(timeout_s)
+
+
+@contextlib.contextmanager
+def _named(timeout_s: float) -> Iterator[None]:
+    """Raises StatementError for what the driver says of the statement; faults of the store stay the driver's."""
+    try:
+        yield
+    except (psycopg.errors.QueryCanceled, sqlite3.OperationalError, sqlite3.DatabaseError) as error:
+        if isinstance(error, psycopg.errors.QueryCanceled) or "interrupted" in str(error):
+            raise _too_slow(timeout_s) from error
+        if "not authorized" in str(error) or "prohibited" in str(error):
+            raise StatementError(f"{error}: only statements that read may run here; nothing was changed") from error
+        if isinstance(error, sqlite3.OperationalError) and _is_state(str(error)):
+            raise sa.exc.OperationalError(None, None, error) from error
+        raise StatementError(_first_line(error)) from error
+    except (sqlite3.ProgrammingError, sqlite3.Warning, ValueError) as error:
+        raise StatementError(f"{error}; nothing was changed") from error
+    except psycopg.OperationalError as error:
+        raise sa.exc.OperationalError(None, None, error) from error
+    except psycopg.Error as error:
+        raise StatementError(f"{_first_line(error)}; nothing was changed") from error
+
+
+def _is_state(message: str) -> bool:
+    """Whether SQLite speaks of its file and not of the statement."""
+    return any(word in message for word in ("locked", "busy", "unable to open", "disk", "readonly"))
+
+
+def _too_slow(timeout_s: float) -> StatementError:
+    return StatementError(f"no answer within {timeout_s:g} s; narrow the statement, or raise the limit with --timeout")
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def limited(rows: Iterator[Sequence[Any]], most: int) -> tuple[list[Sequence[Any]], bool]:
+    """Up to `most` rows, and whether there were more."""
+    taken = list(itertools.islice(rows, most + 1))
+    return taken[:most], len(taken) > most

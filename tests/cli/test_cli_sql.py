@@ -1,0 +1,123 @@
+"""helios sql: one reading statement on either database, in three forms, within limits."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+import sqlalchemy as sa
+
+from service.store.database import open_database, upgrade
+
+SERIES = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {}) SELECT i, 'x' AS i2 FROM n"
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+WRITES = [
+    "DELETE FROM plans",
+    "INSERT INTO alembic_version VALUES ('x')",
+    "DROP TABLE plans",
+    "CREATE TABLE mine (a int)",
+    "SELECT 1; DELETE FROM alembic_version",
+    "SELECT 1; COMMIT; DELETE FROM alembic_version",
+    "COMMIT; DELETE FROM alembic_version",
+    "VACUUM",
+    "BEGIN",
+]
+
+
+@pytest.fixture
+def store(store_url):
+    upgrade(store_url)
+    return store_url
+
+
+def versions(url: str) -> list[str]:
+    engine = open_database(url, readonly=True)
+    with engine.connect() as connection:
+        found = list(connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalars())
+    engine.dispose()
+    return found
+
+
+def test_an_answer_is_a_table_csv_or_json(helios, store):
+    command = ("sql", SERIES.format(3), "--database", store)
+    assert [line.split() for line in helios(*command).stdout.splitlines()] == [
+        ["i", "i2"],
+        *([f"{n}", "x"] for n in (1, 2, 3)),
+    ]
+    rows = list(csv.reader(io.StringIO(helios(*command, "--format", "csv").stdout)))
+    assert rows == [["i", "i2"], ["1", "x"], ["2", "x"], ["3", "x"]]
+    assert json.loads(helios(*command, "--format", "json").stdout)[2] == {"i": 3, "i2": "x"}
+
+
+def test_the_statement_may_come_from_standard_input_and_end_with_a_semicolon(helios, store):
+    result = helios("sql", "-", "--database", store, "--format", "json", input="SELECT 'a%b' AS text, NULL AS none;\n")
+    assert json.loads(result.stdout) == [{"text": "a%b", "none": None}]
+
+
+def test_columns_of_one_name_are_all_there(helios, store):
+    command = ("sql", "SELECT 1 AS a, 2 AS a", "--database", store, "--format")
+    assert json.loads(helios(*command, "json").stdout) == [{"a": 1, "a_2": 2}]
+    assert helios(*command, "table").stdout.split() == ["a", "a", "1", "2"]
+
+
+@pytest.mark.parametrize("form", ["table", "csv", "json"])
+def test_rows_beyond_the_limit_are_left_out_and_said(form, helios, store):
+    command = ("sql", "--database", store, "--format", form, "--rows", "700")
+    cut = helios(*command, SERIES.format(701))
+    assert (cut.exit_code, cut.stderr) == (0, "helios sql: there are more than 700 rows; --rows prints more\n")
+    assert "700" in cut.stdout
+    assert "701" not in cut.stdout
+    assert helios(*command, SERIES.format(700)).stderr == ""
+
+
+@pytest.mark.parametrize("statement", WRITES)
+def test_nothing_is_written(statement, helios, store):
+    before = versions(store)
+    result = helios("sql", statement, "--database", store)
+    assert result.exit_code == 2, result.stdout
+    assert result.stderr.startswith("helios sql: ")
+    assert result.stderr.count("\n") == 1
+    assert versions(store) == before
+
+
+@pytest.mark.parametrize(
+    "statement", ["ATTACH 'other.db' AS other", "PRAGMA query_only=OFF", "PRAGMA journal_mode=DELETE"]
+)
+def test_a_sqlite_session_stays_as_it_is(statement, helios, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    helios("db", "upgrade", "--data-dir", tmp_path)
+    result = helios("sql", statement, "--data-dir", tmp_path)
+    assert result.exit_code == 2
+    assert "only statements that read" in result.stderr
+    assert not (tmp_path / "other.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("", "empty"),
+        (" ; ", "empty"),
+        ("SELEKT 1", "syntax"),
+        ("SELECT nothing FROM plans", "nothing"),
+        ("SELECT * FROM nowhere", "nowhere"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_it(statement, said, helios, store):
+    result = helios("sql", statement, "--database", store)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_statement_that_does_not_end_is_stopped(helios, store):
+    result = helios("sql", ENDLESS, "--database", store, "--timeout", "0.05")
+    assert result.exit_code == 2
+    assert "no answer within 0.05 s" in result.stderr
+
+
+def test_a_store_that_is_missing_or_unreachable_is_said(helios, tmp_path):
+    result = helios("sql", "SELECT 1", "--database", tmp_path / "none.db")
+    assert result.exit_code == 2
+    assert "helios db upgrade" in result.stderr
