@@ -6,13 +6,13 @@ import csv
 import math
 import pathlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from service.cli.database import store_options
-from service.cli.output import Command, fail, print_json, print_table
+from service.cli.output import Command, fail, json_option, print_json, print_table
 from service.cli.serve import resolve_settings
 from service.store.errors import StoreError
 from service.store.statements import limited, run_statement
@@ -27,18 +27,27 @@ Rows = Sequence[Sequence[Any]]
 )
 @click.argument("statement")
 @store_options
-@click.option("--format", "form", type=click.Choice(("table", "csv", "json")), default="table", show_default=True)
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV instead of a table.")
+@json_option
 @click.option("--rows", type=click.IntRange(1, 10_000_000), default=1000, show_default=True, help="The most to print.")
 @click.option(
     "--timeout", type=click.FloatRange(0, 86_400, min_open=True), default=30.0, show_default=True, help="Seconds."
 )
 def sql(
-    statement: str, database: str | None, data_dir: pathlib.Path | None, form: str, rows: int, timeout: float
+    statement: str,
+    database: str | None,
+    data_dir: pathlib.Path | None,
+    as_csv: bool,
+    as_json: bool,
+    rows: int,
+    timeout: float,
 ) -> None:
     """Ask the trace store one question in SQL. STATEMENT is one SELECT, or - to read it from standard input.
 
     It runs in a transaction that cannot write. What is left out is said on standard error.
     """
+    if as_csv and as_json:
+        fail("--csv and --json are two forms of the same answer; choose one")
     text = sys.stdin.read() if statement == "-" else statement
     try:
         url = resolve_settings({"database": database, "data_dir": data_dir}).database
@@ -46,7 +55,8 @@ def sql(
             found, is_cut = limited(answer.rows, rows)
     except StoreError as error:
         fail(str(error))
-    _PRINTERS[form](answer.columns, found)
+    show = _print_csv if as_csv else _print_json if as_json else _print_table
+    show(answer.columns, found)
     if is_cut:
         click.echo(f"helios sql: there are more than {rows} rows; --rows prints more", err=True)
 
@@ -73,10 +83,3 @@ def _print_json(columns: Sequence[str], rows: Rows) -> None:
 
 def _json_value(value: object) -> object:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-_PRINTERS: dict[str, Callable[[Sequence[str], Rows], None]] = {
-    "table": _print_table,
-    "csv": _print_csv,
-    "json": _print_json,
-}

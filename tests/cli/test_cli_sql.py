@@ -46,25 +46,25 @@ def test_an_answer_is_a_table_csv_or_json(helios, store):
         ["i", "i2"],
         *([f"{n}", "x"] for n in (1, 2, 3)),
     ]
-    rows = list(csv.reader(io.StringIO(helios(*command, "--format", "csv").stdout)))
+    rows = list(csv.reader(io.StringIO(helios(*command, "--csv").stdout)))
     assert rows == [["i", "i2"], ["1", "x"], ["2", "x"], ["3", "x"]]
-    assert json.loads(helios(*command, "--format", "json").stdout)[2] == {"i": 3, "i2": "x"}
+    assert json.loads(helios(*command, "--json").stdout)[2] == {"i": 3, "i2": "x"}
 
 
 def test_the_statement_may_come_from_standard_input_and_end_with_a_semicolon(helios, store):
-    result = helios("sql", "-", "--database", store, "--format", "json", input="SELECT 'a%b' AS text, NULL AS none;\n")
+    result = helios("sql", "-", "--database", store, "--json", input="SELECT 'a%b' AS text, NULL AS none;\n")
     assert json.loads(result.stdout) == [{"text": "a%b", "none": None}]
 
 
 def test_columns_of_one_name_are_all_there(helios, store):
-    command = ("sql", "SELECT 1 AS a, 2 AS a", "--database", store, "--format")
-    assert json.loads(helios(*command, "json").stdout) == [{"a": 1, "a_2": 2}]
-    assert helios(*command, "table").stdout.split() == ["a", "a", "1", "2"]
+    command = ("sql", "SELECT 1 AS a, 2 AS a", "--database", store)
+    assert json.loads(helios(*command, "--json").stdout) == [{"a": 1, "a_2": 2}]
+    assert helios(*command).stdout.split() == ["a", "a", "1", "2"]
 
 
-@pytest.mark.parametrize("form", ["table", "csv", "json"])
+@pytest.mark.parametrize("form", [(), ("--csv",), ("--json",)])
 def test_rows_beyond_the_limit_are_left_out_and_said(form, helios, store):
-    command = ("sql", "--database", store, "--format", form, "--rows", "700")
+    command = ("sql", "--database", store, *form, "--rows", "700")
     cut = helios(*command, SERIES.format(701))
     assert (cut.exit_code, cut.stderr) == (0, "helios sql: there are more than 700 rows; --rows prints more\n")
     assert "700" in cut.stdout
@@ -121,3 +121,9 @@ def test_a_store_that_is_missing_or_unreachable_is_said(helios, tmp_path):
     result = helios("sql", "SELECT 1", "--database", tmp_path / "none.db")
     assert result.exit_code == 2
     assert "helios db upgrade" in result.stderr
+
+
+def test_two_forms_at_once_are_refused(helios, store):
+    result = helios("sql", "SELECT 1", "--database", store, "--csv", "--json")
+    assert result.exit_code == 2
+    assert "choose one" in result.stderr
