@@ -125,7 +125,7 @@ class SimulatedSlots:
         return LaneOutput(tokens, count - 1, offered, logprobs=logprobs)
 
     def _token(self, slot: _Slot, position: int) -> int:
-        return self._token_ids[mixed(slot.seed, position) % len(self._token_ids)]
+        return self._token_ids[scrambled(slot.seed, position) % len(self._token_ids)]
 
     def _scores(self, token: int, top: int) -> TokenLogprobs:
         """All tokens are equally likely; the one that was drawn comes first."""
@@ -134,7 +134,7 @@ class SimulatedSlots:
         return TokenLogprobs(token, logprob, tuple((listed, logprob) for listed in [token, *others][:top]))
 
 
-def mixed(seed: int, position: int) -> int:
+def scrambled(seed: int, position: int) -> int:
     """64 bits that look random, from two numbers: SplitMix64, whose steps are small enough to take for each token."""
     z = (seed * 0xD1342543DE82EF95 + (position + 1) * 0x9E3779B97F4A7C15) & _WORD
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _WORD

@@ -34,7 +34,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     port: Annotated[int, about("The TCP port to listen on.")] = 8000
     data_dir: Annotated[str, about("Where the journal, the SQLite database and run files live.")]
     database: Annotated[str, about("The trace store: postgresql://USER@HOST/NAME, or a SQLite file's path or URL.")]
-    device: Annotated[str, about("What the programs run on.")] = "cpu"
+    device: Annotated[
+        str, about("What the programs run on; simulated: nothing, they take measured times and answer at random.")
+    ] = "cpu"
+    catalog: Annotated[
+        str | None, about("CSV of measured graphs (kind, B, D, W, P, ...), whose times a simulated device takes.")
+    ] = None
+    time_scale: Annotated[
+        float, about("What the times of a simulated device are multiplied by; 0.5: twice as fast.")
+    ] = 1.0
+    acceptance: Annotated[
+        str | None, about("CSV of how many drafts are accepted on a simulated device (pos1, ... or fit_p1, fit_q).")
+    ] = None
     dtype: Annotated[str, about("The number format of weights and KV pages.")] = "float32"
     max_context: Annotated[
         int | None,

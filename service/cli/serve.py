@@ -11,8 +11,8 @@ import msgspec
 
 from scheduler.policy import PRESETS
 from service.cli.output import Command, Function, fail
-from service.cli.serve_checks import wrong_combination
-from service.cli.values import ByteSize, CoefficientType, HttpUrl, VerificationType
+from service.cli.serve_checks import wrong_combination, wrong_measurements
+from service.cli.values import ByteSize, CoefficientType, FiniteRange, HttpUrl, VerificationType
 from service.settings import Settings, default_data_dir, default_threads
 from service.store.database import database_url
 from service.store.errors import InvalidDatabaseUrl
@@ -21,6 +21,7 @@ from service.supervisor.start import serve_and_leave as supervise
 from service.telemetry.metric_table import MAX_DRAFT_TOKENS
 
 SMALLEST_JOURNAL = 2 << 20
+FILE = click.Path(exists=True, dir_okay=False, path_type=pathlib.Path)
 FIELDS = {field.name: field for field in msgspec.structs.fields(Settings)}
 DEFAULT_TEXTS = {
     "data_dir": "$HELIOS_DATA_DIR, else $XDG_DATA_HOME/helios, else ~/.local/share/helios",
@@ -35,7 +36,10 @@ TYPES: dict[str, Any] = {
     "port": click.IntRange(1, 65535),
     "data_dir": click.Path(path_type=pathlib.Path),
     "database": str,
-    "device": click.Choice(["cpu", "cuda"]),
+    "device": click.Choice(["cpu", "cuda", "simulated"]),
+    "catalog": FILE,
+    "time_scale": FiniteRange(0, 1e6, min_open=True),
+    "acceptance": FILE,
     "dtype": click.Choice(["float32", "bfloat16"]),
     "max_context": click.IntRange(2, 1 << 20),
     "kv_pages": click.IntRange(1, 1 << 30),
@@ -91,6 +95,9 @@ def resolve_settings(given: dict[str, Any]) -> Settings:
         chosen["model"] = str(pathlib.Path(chosen["model"]).absolute())
     if chosen.get("draft_head", "auto") not in ("auto", "none"):
         chosen["draft_head"] = str(pathlib.Path(chosen["draft_head"]).expanduser().absolute())
+    for name in ("catalog", "acceptance"):
+        if name in chosen:
+            chosen[name] = str(chosen[name].absolute())
     settings = Settings(database=chosen.pop("database", ""), **chosen)
     return msgspec.structs.replace(settings, database=database_url(settings))
 
@@ -104,7 +111,7 @@ def serve(**given: Any) -> None:
     """
     try:
         settings = resolve_settings(given)
-        why = wrong_combination(settings)
+        why = wrong_combination(settings) or wrong_measurements(settings)
         if why is not None:
             fail(why)
         supervise(settings)

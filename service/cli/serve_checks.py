@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from scheduler.capacity import verification_width
+from scheduler.simulation.errors import SimulationError
+from service.measurements import read_measurements
 from service.settings import Settings
 
 
 def wrong_combination(settings: Settings) -> str | None:
     """One line that says what contradicts what, or None."""
+    why = _wrong_for_simulated(settings) if settings.device == "simulated" else _for_simulated_only(settings)
+    if why is not None:
+        return why
     if settings.draft_tokens == 0:
         return _without_drafts(settings)
     width = verification_width(settings.verification)
@@ -31,6 +36,42 @@ def wrong_combination(settings: Settings) -> str | None:
             "--draft-allocation device divides rows by a draft head's confidence and --draft-head is none; use "
             "--draft-allocation host"
         )
+    return None
+
+
+def wrong_measurements(settings: Settings) -> str | None:
+    """What is wrong with the files of a simulated device, or None."""
+    if settings.device != "simulated":
+        return None
+    try:
+        read_measurements(settings)
+    except SimulationError as error:
+        return str(error)
+    return None
+
+
+def _for_simulated_only(settings: Settings) -> str | None:
+    given = {
+        "--catalog": settings.catalog is not None,
+        "--time-scale": settings.time_scale != 1.0,
+        "--acceptance": settings.acceptance is not None,
+    }
+    for option, used in given.items():
+        if used:
+            return f"{option} is for --device simulated, and --device is {settings.device}"
+    return None
+
+
+def _wrong_for_simulated(settings: Settings) -> str | None:
+    """What a device without a model cannot do."""
+    if settings.acceptance is not None and settings.draft_tokens == 0:
+        return "--acceptance is for speculation, which --draft-tokens of at least 1 turns on"
+    if settings.draft_head not in ("auto", "none"):
+        return "--draft-head names weights, and a simulated device loads none; --acceptance says what is accepted"
+    if settings.draft_allocation == "device":
+        return "--draft-allocation device needs a real device; use --draft-allocation host, or none"
+    if settings.snapshot_rows:
+        return "--snapshot-rows is for cached states, and a simulated device has none; leave it out"
     return None
 
 

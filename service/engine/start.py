@@ -26,6 +26,7 @@ from service.engine.metrics import EngineMetrics
 from service.engine.plan_records import shape_record
 from service.engine.ports import Clock, Journal, Transport
 from service.engine.rehearsal import rehearse
+from service.engine.simulated import simulated_device
 from service.engine.worker import Worker
 from service.ipc.messages import EngineReady
 from service.ipc.server import EngineServer
@@ -85,8 +86,29 @@ def start_engine(start: EngineStart, stopped: Callable[[], bool], clock: Clock =
 
 def load_device(settings: Settings, source: ModelSource, stopped: Callable[[], bool]) -> Device:
     """The device with every program warm, and the scheduler's kernels; says how far it is on standard error."""
+    device = _create(settings, source)
+
+    def progress(what: str, share: float) -> None:
+        if stopped():
+            raise StopRequested
+        _say(f"{what} ({share:.0%})")
+
+    if not kernels_are_cached():
+        _say("compiling the scheduler's kernels, once for this version; it takes two to three minutes")
+    load_kernels()
+    rehearse(device.shapes)
+    progress(f"loaded; preparing {len(device.shapes)} programs", 0.0)
+    device.prepare(progress)
+    return device
+
+
+def _create(settings: Settings, source: ModelSource) -> Device:
+    """The device that the settings ask for, with its programs not run yet."""
+    if settings.device == "simulated":
+        _say(f"reading the tokenizer of {source.name} from {source.path}; a simulated device loads no weights")
+        return simulated_device(settings, source)
     _say(f"loading {source.name} from {source.path} ({_size(source)})")
-    device = create_device(
+    return create_device(
         source.path,
         device=settings.device,
         dtype=settings.dtype,
@@ -103,19 +125,6 @@ def load_device(settings: Settings, source: ModelSource, stopped: Callable[[], b
         mixed=settings.mixed_prefill,
         snapshot_rows=settings.snapshot_rows,
     )
-
-    def progress(what: str, share: float) -> None:
-        if stopped():
-            raise StopRequested
-        _say(f"{what} ({share:.0%})")
-
-    if not kernels_are_cached():
-        _say("compiling the scheduler's kernels, once for this version; it takes two to three minutes")
-    load_kernels()
-    rehearse(device.shapes)
-    progress(f"loaded; preparing {len(device.shapes)} programs", 0.0)
-    device.prepare(progress)
-    return device
 
 
 def build_worker(

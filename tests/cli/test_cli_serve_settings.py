@@ -14,6 +14,15 @@ from service.cli.serve import TYPES, description, resolve_settings
 from service.cli.values import ByteSize
 from service.settings import Settings, default_data_dir
 
+CATALOG = """kind,B,D,W,P,prefill_capacity,duration_ms
+prefill,1,0,0,64,64,3
+decode,1,0,1,1,0,5
+decode,8,0,1,8,0,6
+speculative,2,2,3,6,0,8
+mixed,4,0,1,68,64,9
+"""
+ACCEPTANCE = "target,pos1,pos2\nany,0.7,0.5\n"
+
 
 def given_options(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Settings:
     seen: list[Settings] = []
@@ -36,15 +45,18 @@ def test_options_that_were_not_given_leave_the_defaults_and_the_policy_flags_uns
 def test_every_option_reaches_its_setting(monkeypatch, tmp_path):
     values = {
         "model": str(tmp_path / "a.gguf"), "host": "::1", "port": 8123, "data_dir": str(tmp_path),
-        "database": f"sqlite:///{tmp_path}/other.db", "device": "cpu", "dtype": "bfloat16", "max_context": 1024,
+        "database": f"sqlite:///{tmp_path}/other.db", "device": "simulated", "dtype": "bfloat16", "max_context": 1024,
         "kv_pages": 77, "request_slots": 9, "threads": 3, "scheduler_policy": "throughput",
         "scheduler_terminal_value": 256.0, "scheduler_terminal_age_price": 0.0,
         "otlp_endpoint": "http://127.0.0.1:4318", "journal_budget": 8 << 30, "journal_sync_ms": 50,
         "mtp_adaptive_verification_alpha": 0.5, "scheduler_checkpoint_extra_work_fraction": 0.25,
-        "verification": "fixed:3", "draft_tokens": 4, "draft_head": str(tmp_path / "head.safetensors"),
-        "draft_allocation": "host", "speculative_token_capacity": 24, "mixed_prefill": True, "snapshot_rows": 5,
+        "verification": "fixed:3", "draft_tokens": 4, "draft_head": "auto", "catalog": str(tmp_path / "catalog.csv"),
+        "time_scale": 0.5, "acceptance": str(tmp_path / "acceptance.csv"),
+        "draft_allocation": "host", "speculative_token_capacity": 24, "mixed_prefill": True, "snapshot_rows": 0,
     }  # fmt: skip
     assert set(values) == set(TYPES)
+    (tmp_path / "catalog.csv").write_text(CATALOG)
+    (tmp_path / "acceptance.csv").write_text(ACCEPTANCE)
     arguments = []
     for name, value in values.items():
         if value is True:
@@ -80,6 +92,46 @@ def test_options_that_contradict_each_other_are_refused_before_anything_starts(m
     from service.cli import main
 
     result = CliRunner().invoke(main, ["serve", *arguments.split()])
+    assert (result.exit_code, started) == (2, [])
+    assert why in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "files", "why"),
+    [
+        ("", {}, "give --catalog FILE"),
+        ("--catalog c", {}, "'c' does not exist"),
+        ("--catalog c", {"c": ""}, "--catalog: c is empty; it needs the columns kind, B,"),
+        ("--catalog c", {"c": "kind,B\ndecode,1\n"}, "--catalog: c lacks the columns D, W, P,"),
+        ("--catalog c", {"c": CATALOG.replace(",5", ",-5")}, "c, line 3: duration_ms is '-5'; it must be"),
+        ("--catalog c", {"c": "\n".join(CATALOG.splitlines()[:2])}, "so nothing can be generated"),
+        ("--catalog c", {"c": CATALOG.replace("prefill,1,0,0,64,64,3\n", "")}, "so no prompt can be read"),
+        ("--catalog c --time-scale 0", {"c": CATALOG}, "0.0 is not in the range"),
+        ("--catalog c --time-scale -1", {"c": CATALOG}, "-1.0 is not in the range"),
+        ("--catalog c --time-scale nan", {"c": CATALOG}, "nan is not a finite number"),
+        ("--catalog c --time-scale inf", {"c": CATALOG}, "inf is not in the range"),
+        ("--catalog c --acceptance a", {"c": CATALOG, "a": ACCEPTANCE}, "--draft-tokens of at least 1 turns on"),
+        ("--catalog c --draft-tokens 2", {"c": CATALOG}, "needs --acceptance FILE"),
+        ("--catalog c --draft-tokens 1 --acceptance a", {"c": CATALOG, "a": ACCEPTANCE}, "at most 1 drafts"),
+        ("--catalog c --draft-tokens 2 --acceptance a", {"c": CATALOG, "a": "x\n1\n"}, "--acceptance: a has neither"),
+        ("--catalog c --draft-tokens 2 --draft-head h", {"c": CATALOG}, "a simulated device loads none"),
+        ("--catalog c --draft-tokens 2 --draft-allocation device", {"c": CATALOG}, "--draft-allocation host, or none"),
+        ("--catalog c --snapshot-rows 3", {"c": CATALOG}, "a simulated device has none"),
+        ("--catalog c --device cpu", {"c": CATALOG}, "--catalog is for --device simulated, and --device is cpu"),
+        ("--time-scale 2 --device cpu", {}, "--time-scale is for --device simulated"),
+    ],
+)
+def test_a_simulated_device_without_what_it_needs_is_refused_before_anything_starts(
+    monkeypatch, tmp_path, arguments, files, why
+):
+    monkeypatch.chdir(tmp_path)
+    for name, text in files.items():
+        pathlib.Path(name).write_text(text)
+    started = []
+    monkeypatch.setattr("service.cli.serve.supervise", started.append)
+    from service.cli import main
+
+    result = CliRunner().invoke(main, ["serve", "--device", "simulated", *arguments.split()])
     assert (result.exit_code, started) == (2, [])
     assert why in " ".join(result.output.split())
 
