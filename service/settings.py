@@ -59,7 +59,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     threads: Annotated[int, about("Threads for the arithmetic on a CPU; all cores but one by default.")]
     prefill_capacities: Annotated[
         tuple[int, ...], about("Prompt tokens of the prepared prefill programs.", internal=True)
-    ] = (16, 32, 64, 128, 256, 512)
+    ] = (4, 16, 32, 64, 128, 256, 512)
     decode_batches: Annotated[tuple[int, ...], about("Lanes of the prepared decode programs.", internal=True)] = (
         1,
         2,
