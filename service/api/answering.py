@@ -56,13 +56,11 @@ async def answer(
     """
     echoes = await _echoes(context, options, prompt)
     submits = _submits(context, wire, options, prompt, limit, checked_traceparent(request.headers.get("traceparent")))
-    choices = Choices(
-        context,
-        [
-            Generation(context, submit, options.stop, echo=echo, prompt_only=limit == 0)
-            for submit, echo in zip(submits, echoes, strict=True)
-        ],
-    )
+    generations: list[Generation] = []
+    for submit, echo in zip(submits, echoes, strict=True):
+        scorer = generations[0] if generations and echo is not None and options.logprobs is not None else None
+        generations.append(Generation(context, submit, options.stop, echo=echo, prompt_only=limit == 0, scorer=scorer))
+    choices = Choices(context, generations)
     if options.stream:
         await choices.open(ACCEPT_WAIT_S)
         return EventStream(_events(choices, wire, options.include_usage), choices.close)
@@ -72,7 +70,7 @@ async def answer(
 def _submits(
     context: ApiContext, wire: Wire, options: Options, prompt: Prompt, limit: int, traceparent: str | None
 ) -> list[Submit]:
-    """One request to the engine for each choice; the first has the answer's own id."""
+    """One request to the engine for each choice; the first has the answer's own id, and scores the prompt for all."""
     stop_token_ids = list(dict.fromkeys((*context.text_model.stop_token_ids, *options.stop_token_ids)))
     return [
         Submit(
@@ -88,7 +86,7 @@ def _submits(
             traceparent=traceparent,
             message_boundaries=prompt.message_boundaries,
             logprobs=options.logprobs if limit > 0 else None,
-            prompt_logprobs=_prompt_logprobs(options, prompt.echo),
+            prompt_logprobs=None if index else _prompt_logprobs(options, prompt.echo),
         )
         for index in range(options.choices)
     ]

@@ -16,7 +16,7 @@ class Choices:
     """Open it, iterate `pieces`, close it. Closing early cancels every request that has not ended."""
 
     def __init__(self, context: ApiContext, generations: Sequence[Generation]) -> None:
-        """At least one generation; its place is the choice's index."""
+        """At least one generation; its place is the choice's index. The first alone may have the prompt scored."""
         self._context = context
         self.generations = tuple(generations)
         self._pumps: list[asyncio.Task[None]] = []
@@ -82,8 +82,9 @@ class Choices:
             if piece is not None:
                 texts[index].append(piece.text)
                 tokens[index] += piece.tokens
+        prompt_scores = self.generations[0].prompt_scores
         return [
-            FinishedChoice("".join(text), tuple(scored), generation.finish_reason or "stop", generation.prompt_scores)
+            FinishedChoice("".join(text), tuple(scored), generation.finish_reason or "stop", prompt_scores)
             for text, scored, generation in zip(texts, tokens, self.generations, strict=True)
         ]
 

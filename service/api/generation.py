@@ -38,12 +38,17 @@ class Generation:
         *,
         echo: PromptEcho | None = None,
         prompt_only: bool = False,
+        scorer: Generation | None = None,
     ) -> None:
-        """`echo` comes before the answer. `prompt_only`: the answer's tokens are neither published nor counted."""
+        """`echo` comes before the answer. `prompt_only`: the answer's tokens are neither published nor counted.
+
+        `scorer`: another answer to the prompt, whose log-probabilities of it the echo shows here too.
+        """
         self._context = context
         self._submit = submit
         self._echo = echo
         self._prompt_only = prompt_only
+        self._scorer = scorer
         self._answer = AnswerText(context.text_model.decoder(), stops, aligned=submit.logprobs is not None)
         self._scores: collections.deque[TokenScore] = collections.deque()
         self._answer_start = 0 if echo is None else len(echo.text)
@@ -55,6 +60,7 @@ class Generation:
         self.prompt_tokens = len(submit.prompt_token_ids)
         self.output_tokens = 0
         self.prompt_scores: list[TokenScore] = []
+        self._prompt_scored = asyncio.Event()
         self.finish_reason: str | None = None
 
     async def open(self, wait_s: float | None) -> None:
@@ -101,6 +107,27 @@ class Generation:
 
         Raises ShuttingDown, GenerationFailed, EngineLost, and the refusals of open().
         """
+        held: list[Piece] = []
+        async for piece in self._own_pieces():
+            held.append(piece)
+            if self._scorer is None or self._scorer._prompt_scored.is_set():
+                for ready in self._behind_echo(held):
+                    yield ready
+                held = []
+        if self._scorer is not None:
+            await self._interruptible(self._scorer._prompt_scored.wait)
+            for ready in self._behind_echo(held):
+                yield ready
+
+    def _behind_echo(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
+        """The pieces, behind what is not yet told of an echo that another answer's request has scored."""
+        if self._scorer is None or self._echo is None:
+            return pieces
+        echo = self._echo.follow(self._scorer.prompt_scores)
+        return [echo, *pieces] if echo.tokens else pieces
+
+    async def _own_pieces(self) -> AsyncIterator[Piece]:
+        """Those of this request's own messages, read as they come, so that a stop string ends it in time."""
         entering = self._entering
         assert entering is not None
         stream = await self._interruptible(lambda: entering)
@@ -123,7 +150,8 @@ class Generation:
         """What one message of the engine adds; sets `finish_reason` at a good end that no stop string brought."""
         if self._submit.prompt_logprobs is not None:
             self.prompt_scores += tokens.prompt_logprobs or ()
-        pieces = [] if self._echo is None else [self._echo.follow(tokens.prompt_logprobs or ())]
+        own_echo = self._echo if self._scorer is None else None
+        pieces = [] if own_echo is None else [own_echo.follow(tokens.prompt_logprobs or ())]
         ended = tokens.finish_reason in ("stop", "length")
         if tokens.token_ids or ended:
             self._require_prompt_scores()
@@ -154,6 +182,7 @@ class Generation:
             return
         if len(self.prompt_scores) != len(self._submit.prompt_token_ids) - 1:
             raise GenerationFailed("The engine could not go on: it did not score the whole prompt.")
+        self._prompt_scored.set()
 
     def _count(self, tokens: Tokens) -> None:
         self.prompt_tokens = tokens.prompt_tokens

@@ -7,6 +7,8 @@ import json
 import pytest
 from fake_engine import CONTEXT, HOLD, MODEL, Api, PromptScores, ids, score
 
+from tests.waiting import wait_until
+
 END = 256
 
 
@@ -21,8 +23,13 @@ def chunks_of(answer) -> list[dict]:
 
 def joined(answer) -> tuple[str, dict[str, list]]:
     """The text of a stream and its four lists, one after another."""
+    return joined_chunks(chunks_of(answer))
+
+
+def joined_chunks(chunks: list[dict]) -> tuple[str, dict[str, list]]:
+    """The same of one choice's chunks."""
     text, lists = "", {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
-    for chunk in chunks_of(answer):
+    for chunk in chunks:
         choice = chunk["choices"][0]
         text += choice["text"]
         for name, values in (choice["logprobs"] or {}).items():
@@ -123,3 +130,40 @@ def test_a_prompt_that_the_engine_cannot_score_whole_is_an_error(api: Api):
     api.engine.lost_prompt_scores = 1
     answer = api.complete(prompt="Hello", echo=True, logprobs=0)
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "generation_failed")
+
+
+@pytest.mark.parametrize("fields", [{"logprobs": 1}, {"logprobs": 1, "max_tokens": 0}, {"prompt_logprobs": 1}])
+def test_a_prompt_is_scored_once_for_all_choices(api: Api, fields):
+    single = api.complete(prompt="Hé", echo=True, **fields).json()["choices"][0]
+    answer = api.complete(prompt="Hé", echo=True, n=3, **fields).json()
+    assert [choice | {"index": 0} for choice in answer["choices"]] == [single] * 3
+    assert [submit.prompt_logprobs for submit in api.engine.submits[1:]] == [1, None, None]
+    if "logprobs" in fields:
+        joins = joined(api.complete(prompt="Hé", echo=True, stream=True, **fields))
+        chunks = chunks_of(api.complete(prompt="Hé", echo=True, stream=True, n=3, **fields))
+        for index in range(3):
+            assert joined_chunks([c for c in chunks if c["choices"][0]["index"] == index]) == joins
+
+
+def test_the_other_choices_wait_for_the_scores_and_fail_with_them(api: Api):
+    first = [PromptScores(2), PromptScores(1), ids("a"), ("stop", None)]
+    api.engine.script = lambda submit: [ids("b"), ("stop", None)] if submit.prompt_logprobs is None else first
+    answer = api.complete(prompt="Hello", echo=True, logprobs=0, n=2).json()
+    assert [choice["text"] for choice in answer["choices"]] == ["Helloa", "Hellob"]
+    assert [choice["logprobs"]["tokens"] for choice in answer["choices"]] == [list("Helloa"), list("Hellob")]
+    first[:] = [PromptScores(2), ("error", "logits are not finite")]
+    answer = api.complete(prompt="Hello", echo=True, logprobs=0, n=2)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "generation_failed")
+    assert "logits are not finite" in answer.text
+
+
+def test_a_choice_that_waits_for_the_scores_still_ends_at_its_stop_string(api: Api):
+    first = [HOLD, PromptScores(4), ids("a"), ("stop", None)]
+    api.engine.script = lambda submit: [ids("bX"), HOLD, ("length", None)] if submit.prompt_logprobs is None else first
+    body = {"model": MODEL, "prompt": "Hello", "echo": True, "logprobs": 0, "n": 2, "stop": "X", "stream": True}
+    with api.http.stream("POST", "/v1/completions", json=body) as answer:
+        wait_until(lambda: [reason for _, reason in api.engine.cancels] == ["stop"], "the second choice's end")
+        api.engine.release()
+        blocks = "".join(answer.iter_text()).split("\n\n")[:-2]
+    told = [json.loads(block.removeprefix("data: "))["choices"][0] for block in blocks]
+    assert ["".join(c["text"] for c in told if c["index"] == index) for index in (0, 1)] == ["Helloa", "Hellob"]
