@@ -96,6 +96,7 @@ class Rig:
             verification=device.pop("verification", "adaptive"),
             scheduler_checkpoint_extra_work_fraction=device.pop("fraction", 0.05),
         )
+        policy = device.pop("policy", PolicyConfig())
         self.events: list[tuple[str, list]] = []
         self.clock, self.device = self.make_device(**device)
         self.journal = self.device.journal = FakeJournal(self.events)
@@ -107,10 +108,10 @@ class Rig:
             run_id="run-1",
             endpoint="inproc://none",
             policy_version=1,
-            coefficients=PolicyConfig().as_dict(),
+            coefficients=policy.as_dict(),
         )
         self.worker = build_worker(
-            start, PolicyConfig(), "m", self.device, self.journal, self.transport, self.writer, self.clock
+            start, policy, "m", self.device, self.journal, self.transport, self.writer, self.clock
         )
         self.core = self.worker.core
 

@@ -12,8 +12,11 @@ from tiny_checkpoint import write_tiny_checkpoint
 from tiny_draft_head import write_tiny_draft_head
 
 from gpu import create_device
+from gpu.draft_heads import SHIPPED
 from gpu.model.weights import open_source
+from scheduler.policy import PolicyConfig
 from service.ipc.messages import Sampling
+from service.journal.records import RequestAdmitted
 from tests.engine.conftest import Rig
 
 torch.set_num_threads(1)
@@ -110,12 +113,40 @@ def test_answers_do_not_depend_on_pages_drafts_or_caching(plain, serve, sampling
     assert answers == plain[sampling]
     endings = [rig.ending(name) for name in answers]
     assert all(ending.finish_reason in ("length", "stop") and ending.preemptions <= 1 for ending in endings)
-    if settings.get("kv_pages") == 12:
-        assert sum(ending.preemptions for ending in endings) > 0
     lanes = [lane for done in rig.completions() for lane in done.lanes]
     assert sum(lane.committed_tokens for lane in lanes) == sum(ending.output_tokens for ending in endings)
     if settings.get("head"):
         assert sum(lane.offered_tokens for lane in lanes) > 0
+
+
+@pytest.mark.parametrize("settings", [{}, {"snapshot_rows": 1}, {"draft_tokens": 3, "head": True}], ids="-".join)
+@pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+def test_requests_that_block_each_other_are_preempted_and_answered_as_if_alone(
+    tiny, tmp_path_factory, sampling, settings
+):
+    """Each takes 3 pages for its prompt and needs 10 of 12 to end. Prompts go first by the policy, however long
+    programs take here: so all have started, and none can end beside the two others.
+    """
+    settings = dict(settings)
+    if settings.pop("head", False):
+        settings["draft_head"] = tiny / "head"
+    prompts_first = PolicyConfig(output_token_value=1e-3, delivery_fairness=0.0, decode_age_price=0.0)
+    texts, preemptions = [], []
+    for pool in (60, 12):
+        rig = RealRig(tmp_path_factory.mktemp("rig"), path=tiny, kv_pages=pool, policy=prompts_first, **settings)
+        rig.device.journal = None
+        names = [f"r{number}" for number in range(3)]
+        for number, name in enumerate(names):
+            prompt = [(number + 2) * at % 256 for at in range(33)]
+            rig.submit(name, token_ids=prompt, output=120, sampling=sampling, stop=[])
+        rig.settle()
+        rig.device.shut_down(abandon=False)
+        assert rig.device.used_pages() == 0
+        texts.append([rig.text(name) for name in names])
+        preemptions.append(sum(rig.ending(name).preemptions for name in names))
+    assert texts[0] == texts[1]
+    assert preemptions[0] == 0
+    assert preemptions[1] > 0
 
 
 @pytest.mark.parametrize("draft_tokens", [0, 3])
@@ -139,4 +170,46 @@ def test_a_prompt_that_needs_the_whole_pool_is_answered_although_its_beginning_i
     finally:
         rig.device.shut_down(abandon=False)
     assert [len(rig.text(name)) for name in ("whole", "behind")] == [2, 2]
+    assert rig.device.used_pages() == 0
+
+
+def byte_rig(directory, **settings) -> RealRig:
+    """The shipped byte-level model with its draft head."""
+    sizes = {"draft_tokens": 3, "draft_head": SHIPPED / "byte-model.safetensors", "verification": "fixed:4"}
+    rig = RealRig(directory, path=SHIPPED.parent / "byte-model", **(sizes | settings))
+    rig.device.journal = None
+    return rig
+
+
+def ask(rig, name: str, token_ids: list[int], stop: int) -> list[int]:
+    rig.submit(name, token_ids=token_ids, output=60, sampling=GREEDY, stop=[stop])
+    rig.settle()
+    return rig.text(name)
+
+
+def test_the_next_turn_starts_at_the_end_of_an_answer_that_ended_inside_a_round(tmp_path, monkeypatch):
+    """Greedy conversations whose first answers end at one byte after the other, some of them before accepted drafts."""
+    prompt, more = list(b"KING RICHARD:\nMy lord, the"), list(b"\n\nQUEEN:\nAnd")
+    bare, rig = byte_rig(tmp_path / "bare", snapshot_rows=0), byte_rig(tmp_path / "rig", snapshot_rows=64)
+    results = []
+    collect = rig.device.collect
+    monkeypatch.setattr(rig.device, "collect", lambda: results.append(collect()) or results[-1])
+    try:
+        text = ask(bare, "text", prompt, END)
+        stops = [byte for place, byte in enumerate(text) if place >= 8 and byte not in text[:place]]
+        inside = 0
+        for stop in stops:
+            results.clear()
+            answer = ask(rig, f"{stop}", prompt, stop)
+            assert answer == text[: text.index(stop)]
+            emitted = [token for done in results if done for lane in done.lanes for token in lane.emitted_tokens]
+            inside += len(emitted) > len(answer) + 1
+            turn = prompt + answer + more
+            assert ask(rig, f"{stop} next", turn, END) == ask(bare, f"{stop} next", turn, END)
+            admitted = {record.request_id: record for record in rig.journal.of(RequestAdmitted)}
+            assert admitted[f"{stop} next"].cached_tokens == len(prompt) + len(answer)
+        assert inside > 0
+    finally:
+        for one in (bare, rig):
+            one.device.shut_down(abandon=False)
     assert rig.device.used_pages() == 0
