@@ -110,13 +110,16 @@ class FrameLane:
     `query_length`: prompt tokens from the request's cursor while its prompt is unfinished; else verification rows,
     the pending token's included (an upper limit where the device allocates rows); 1 in state graphs.
     `copies`: the drafts are the request's copy proposals rather than learned ones. `retires`: in a snapshot, the
-    request has ended or is preempted and runs no more, as in every terminal snapshot.
+    request has ended or is preempted and runs no more, as in every terminal snapshot. `keeps`: with `retires`, the
+    state is to end after that many tokens at the latest, where rounds have computed tokens behind the answer's end;
+    None: it has all that was computed.
     """
 
     slot: int
     query_length: int
     copies: bool = False
     retires: bool = False
+    keeps: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

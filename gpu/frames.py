@@ -22,7 +22,8 @@ class CheckedLane:
     """A lane that fits. `tokens`: KV room that it needs, draft storage included, 0 for state programs.
 
     `ceiling`: output tokens that a decoding lane can emit at the most, 0 for other lanes. `input` is None for state
-    programs. `retires`: its request runs no more after this snapshot.
+    programs. `retires`: its request runs no more after this snapshot, whose state ends after `keeps` tokens at the
+    latest, if that is given.
     """
 
     request: OpenRequest
@@ -30,6 +31,7 @@ class CheckedLane:
     ceiling: int = 0
     input: LaneInput | None = None
     retires: bool = False
+    keeps: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -99,7 +101,13 @@ def _check_state_lane(frame: Frame, lane: FrameLane, request: OpenRequest) -> Ch
             f"frame {frame.fence}: slot {lane.slot} with query_length {lane.query_length} does not fit "
             f"{frame.shape.label}: set up {request.ready}, to be restored {restores}"
         )
-    return CheckedLane(request, retires=retires)
+    # A page that another state shares must not be given away. Those are pages of the prompt, before its last token's.
+    if lane.keeps is not None and not (retires and lane.keeps >= min(request.cursor, len(request.prompt))):
+        raise InvalidFrame(
+            f"frame {frame.fence}: slot {lane.slot} cannot keep {lane.keeps} tokens: its prompt has "
+            f"{len(request.prompt)}, {request.cursor} are computed, and it retires: {retires}"
+        )
+    return CheckedLane(request, retires=retires, keeps=lane.keeps)
 
 
 def _check_prompt_lane(frame: Frame, lane: FrameLane, request: OpenRequest) -> CheckedLane:

@@ -185,7 +185,7 @@ class PreparedDevice(Generic[Program]):
         snapshots: tuple[Snapshot | None, ...] = ()
         inputs: Sequence[Any]
         if frame.shape.kind in SNAPSHOT_KINDS:
-            snapshots = tuple(self._begin_snapshot(lane.request, lane.retires) for lane in lanes)
+            snapshots = tuple(map(self._begin_snapshot, lanes))
             pairs = zip(lanes, snapshots, strict=True)
             inputs = [snapshot_copy(lane.request.slot, taken) for lane, taken in pairs if taken is not None]
         elif frame.shape.kind is GraphKind.RESTORE:
@@ -287,10 +287,19 @@ class PreparedDevice(Generic[Program]):
             if fresh:
                 self._uploads.append(functools.partial(self._state.set_pages, lane.request.slot, first, fresh))
 
-    def _begin_snapshot(self, request: OpenRequest, retires: bool) -> Snapshot | None:
+    def _begin_snapshot(self, lane: CheckedLane) -> Snapshot | None:
         """A request whose answer has ended or that is preempted gives its last page away and runs no more."""
+        request, retires = lane.request, lane.retires
         request.retired = request.retired or retires
-        tokens = np.array(request.tokens[: request.cursor], dtype=np.int64)
+        end = request.cursor
+        if lane.keeps is not None and lane.keeps < end:
+            # Keys and values up to any endpoint stand, the draft layer's too: nobody reads those behind it. The hidden
+            # state there is gone, though; that of the cursor belongs to tokens that the state does not have. Zero, as
+            # after an init program, makes one entry of the next turn's draft context poor, whatever rounds led here.
+            # Only proposals depend on that: a prompt that is scored starts from no cached state.
+            end = lane.keeps
+            self._uploads.append(functools.partial(self._state.forget_hidden, request.slot))
+        tokens = np.array(request.tokens[:end], dtype=np.int64)
         return self._memory.begin_snapshot(request.memory, tokens, request.role(retires), move=retires)
 
     def _take(self, submitted: _Submitted, finished: Finished) -> tuple[LaneResult, ...]:

@@ -22,8 +22,8 @@ class SlotState:
     emitted [S+1] int64: output tokens so far, those of earlier lives of the request included.
     page_table [S+1, columns] int64: KV pages in the order of positions, PADDING_PAGE where there is none.
     last_hidden [S+1, hidden]: the target's hidden state at position cursor - 1, before the final norm; written by
-    programs that have a draft head or score prompts. snapshot_hidden [snapshot_rows+1, hidden]: those of cached
-    states; the last row takes the copies of inactive lanes.
+    programs that have a draft head or score prompts; 0 where it is not known. snapshot_hidden
+    [snapshot_rows+1, hidden]: those of cached states; the last row takes the copies of inactive lanes.
     """
 
     def __init__(
@@ -58,6 +58,10 @@ class SlotState:
         self.pending[slot] = NO_TOKEN
         self.emitted[slot] = emitted
         self.page_table[slot] = PADDING_PAGE
+        self.last_hidden[slot] = 0
+
+    def forget_hidden(self, slot: int) -> None:
+        """The slot's hidden state is not that of its last token; zero stands for none."""
         self.last_hidden[slot] = 0
 
     def set_pages(self, slot: int, first_column: int, pages: Sequence[int]) -> None:

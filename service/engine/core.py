@@ -41,7 +41,8 @@ class Core:
     `records`: what the next journal write holds. `outbox`: events per client, handed over after that write.
     `touched`: requests with tokens or an ending to publish, in order, by id of the object.
     `completed`: fence and lane numbers by handle of the frame that completed in this iteration.
-    `leaving`: requests that have ended and that the scheduler still holds, for a terminal snapshot or another frame.
+    `leaving`: requests that have ended and that the scheduler still holds, for a terminal snapshot or another frame,
+    and the tokens that their cached states are to have.
     `clients`: every connection that has sent something and still stands.
     `stopping`: nothing is taken in or planned any more.
     `grows`: requests take KV pages as frames need them, so that they can be preempted; otherwise whole at admission.
@@ -61,7 +62,7 @@ class Core:
     refused: FrameResult | None = None
     completed: tuple[int, dict[RequestHandle, int]] | None = None
     table: RequestTable = dataclasses.field(default_factory=RequestTable)
-    leaving: dict[RequestHandle, None] = dataclasses.field(default_factory=dict)
+    leaving: dict[RequestHandle, int] = dataclasses.field(default_factory=dict)
     records: list[Record] = dataclasses.field(default_factory=list)
     outbox: dict[bytes, list[Event]] = dataclasses.field(default_factory=dict)
     touched: dict[int, EngineRequest] = dataclasses.field(default_factory=dict)
@@ -117,7 +118,7 @@ class Core:
         assert handle is not None
         self._close(request, Ending(reason, error, decided_ns))
         if self.scheduler.is_resident(handle):
-            self.leaving[handle] = None
+            self.leaving[handle] = request.computed_tokens
         else:
             self.device.close_request(handle.slot)
 

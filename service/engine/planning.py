@@ -38,7 +38,7 @@ def plan_and_commit(core: Core) -> Frame | None:
             core.metrics.queued(committed_ns - request.begun_ns)
     core.metrics.planned(plan, planned_ns - began_ns)
     core.in_flight.append(InFlight(fence, plan, committed_ns, frame_slot))
-    return Frame(fence, plan.shape, tuple(map(_frame_lane, plan.lanes)))
+    return Frame(fence, plan.shape, tuple(_frame_lane(core, lane) for lane in plan.lanes))
 
 
 def _next_plan(core: Core) -> ScheduledPlan | None:
@@ -50,7 +50,8 @@ def _next_plan(core: Core) -> ScheduledPlan | None:
     return plan
 
 
-def _frame_lane(lane: PlanLane) -> FrameLane:
-    return FrameLane(
-        lane.handle.slot, lane.query_length, lane.proposal_source == COPY, retires=lane.role is Role.TERMINAL
-    )
+def _frame_lane(core: Core, lane: PlanLane) -> FrameLane:
+    """The lane for the device, which does not know where an answer ended inside a round, or before a queued one."""
+    retires = lane.role is Role.TERMINAL
+    keeps = core.leaving.get(lane.handle) if retires else None
+    return FrameLane(lane.handle.slot, lane.query_length, lane.proposal_source == COPY, retires, keeps)

@@ -96,6 +96,11 @@ class EngineRequest:
         return self.consumed_tokens + self.output_tokens - self.emitted_before
 
     @property
+    def computed_tokens(self) -> int:
+        """The prompt and the answer but its newest token, which is drawn and not computed; not what lies behind it."""
+        return self.spec.prompt_tokens + self.output_tokens - self.emitted_before - 1
+
+    @property
     def decodes(self) -> bool:
         """Its prompt is whole and it has not ended."""
         return self.handle is not None and self.consumed_tokens == self.spec.prompt_tokens

@@ -222,7 +222,7 @@ class FakeDevice:
         if kind in STATE_KINDS:
             assert lane.query_length == 1
             assert lane.retires or kind is not GraphKind.TERMINAL_SNAPSHOT, "its pages can be given away"
-            self._run_state(kind, resident)
+            self._run_state(kind, resident, lane.keeps)
             return LaneResult(0, ())
         scores = ()
         if resident.cursor < len(resident.prompt):
@@ -245,13 +245,14 @@ class FakeDevice:
             0, tokens, accepted_tokens=accepted, offered_tokens=offered, logprobs=self._told(resident, tokens)
         )
 
-    def _run_state(self, kind: GraphKind, resident: Resident) -> None:
+    def _run_state(self, kind: GraphKind, resident: Resident, keeps: int | None) -> None:
         if kind is GraphKind.RESTORE:
             assert resident.cursor == 0
             resident.cursor = resident.cached
         elif kind in (GraphKind.SNAPSHOT, GraphKind.TERMINAL_SNAPSHOT):
             assert resident.cursor > 0
-            self.cached[tuple((resident.prompt + resident.output)[: resident.cursor])] = kind.value
+            end = resident.cursor if keeps is None else min(keeps, resident.cursor)
+            self.cached[tuple((resident.prompt + resident.output)[:end])] = kind.value
             while len(self.cached) > self.limits.snapshot_rows:
                 del self.cached[next(iter(self.cached))]
 

@@ -55,6 +55,24 @@ def test_a_stop_token_inside_a_burst_ends_the_answer_there(drafting, place):
     assert drafting.device.held_pages() == 0
 
 
+@pytest.mark.parametrize("patient", [False, True])
+@pytest.mark.parametrize("place", range(5, 12))
+def test_what_lies_behind_a_stop_token_is_not_in_the_state_that_the_answer_leaves(make_rig, place, patient):
+    """`patient`: another round of the request may be queued behind the one that ends its answer."""
+    rig = make_rig(drafts=3, states=True)
+    rig.device.right, rig.device.patient = 3, patient
+    script = list(range(20, 60))
+    script[place] = 1
+    rig.device.scripts[10] = script
+    rig.submit("a", output=60)
+    rig.settle()
+    assert rig.text("a") == script[:place]
+    history = (10, 11, 11, 11, *script[:place])
+    assert rig.device.cached[history] == "terminal_snapshot"
+    assert max(map(len, rig.device.cached)) == len(history)
+    assert rig.device.held_pages() == 0
+
+
 @pytest.mark.parametrize("output", range(1, 12))
 def test_the_output_limit_holds_inside_a_burst(drafting, output):
     drafting.submit("a", output=output)

@@ -103,7 +103,9 @@ class Worker:
                 self.collect()
             else:
                 shape = decode(2) if action == "decode" else state_graph(action, 2)
-                self.submit(shape, *((one, 1) for one in {slot, luck.choice((slot, 0))}))
+                retires = action is GraphKind.TERMINAL_SNAPSHOT and luck.random() < 0.7
+                ends = (False, True, luck.randrange(20, 64)) if retires else ()
+                self.submit(shape, *((one, 1, *ends) for one in {slot, luck.choice((slot, 0))}))
             self.reached.add("queued" if self.in_flight == 2 else action)
         except DeviceError as error:
             self.reached.add(type(error).__name__)

@@ -4,6 +4,7 @@ import pytest
 from device_driver import GREEDY, decode, prefill, state_graph
 
 from gpu.device import InvalidFrame, InvalidRequest, PagesExhausted, RequestExceedsPool, SamplingParameters
+from gpu.draft_heads import SHIPPED
 from gpu.memory import RequestPages
 from gpu.prefix_cache import Role
 from gpu.requests import OpenRequest
@@ -63,6 +64,44 @@ def test_an_answer_that_ended_is_found_by_the_next_turn(driver):
     turn = PROMPT + answer + OTHER
     assert driver.device.match_prefix(turn) == len(PROMPT) + len(answer) - 1  # the last token is not in its pages
     assert driver.generate(1, turn, 6, reuse=True) == driver.generate(2, turn, 6)
+
+
+@pytest.mark.parametrize("kind", [GraphKind.SNAPSHOT, GraphKind.TERMINAL_SNAPSHOT])
+@pytest.mark.parametrize("keeps", [40, 47, 48, 49, 59, 64])
+def test_a_state_ends_where_the_answer_does_rather_than_at_what_was_computed(kind, keeps, driver):
+    answer = [driver.start(0, PROMPT), *(driver.step(1, 0)[0] for _ in range(19))]
+    driver.run(state_graph(kind), (0, 1, False, True, keeps))
+    driver.device.close_request(0)
+    end = min(keeps, 59)
+    turn = PROMPT + answer[: end - 40] + OTHER
+    assert driver.device.match_prefix(turn) == end
+    assert driver.generate(1, turn, 6, reuse=True) == driver.generate(2, turn, 6)
+    assert pages(driver) == (0, driver.device.limits.kv_pages)
+
+
+def test_only_the_answers_end_can_be_kept_and_only_of_a_request_that_retires(driver):
+    driver.start(0, PROMPT)
+    driver.step(1, 0)
+    for kind, retires, keeps in ((GraphKind.SNAPSHOT, False, 40), (GraphKind.TERMINAL_SNAPSHOT, True, 39)):
+        with pytest.raises(InvalidFrame, match=f"cannot keep {keeps} tokens"):
+            driver.submit(state_graph(kind), (0, 1, False, retires, keeps))
+    driver.open(1, PROMPT)
+    driver.read(1, 9)
+    driver.run(state_graph(GraphKind.TERMINAL_SNAPSHOT), (1, 1, False, True, 39))
+    assert driver.device.match_prefix(PROMPT) == 9
+
+
+@pytest.mark.parametrize(("keeps", "known"), [(None, True), (44, True), (43, False)])
+def test_a_hidden_state_is_that_of_the_states_last_token_or_none(keeps, known, make_driver):
+    model, head = SHIPPED.parent / "byte-model", SHIPPED / "byte-model.safetensors"
+    driver = make_driver(model, draft_tokens=2, draft_head=head)
+    driver.start(0, PROMPT)
+    for _ in range(4):
+        driver.step(1, 0)
+    driver.run(state_graph(GraphKind.TERMINAL_SNAPSHOT), (0, 1, False, True, keeps))
+    (state,) = driver.device._memory.cache
+    assert state.endpoint == (44 if keeps is None else keeps)
+    assert bool(driver.device._state.snapshot_hidden[state.row].any()) is known
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, DICE])
