@@ -25,6 +25,7 @@ from service.journal.records import (
     RunStarted,
 )
 from service.recorder import rows
+from service.recorder.rollups import Completion, MinuteSums
 from service.recorder.rows import LANE_COLUMN, PLAN_COLUMN, REQUEST_COLUMN, At, Row, ms
 from service.recorder.statements import INSERTS, UPDATES, Statements
 
@@ -83,6 +84,7 @@ class Staging:
         self._inserts: dict[str, list[Row]] = {table.name: [] for table in INSERTS}
         self._updates: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
         self._plans: dict[int, NewPlan] = {}
+        self._late: dict[int, Completion] = {}  # ends of plans that an earlier transaction inserted
         self._requests: dict[str, Row] = {}
         self._progress: dict[str, int] = defaultdict(int)
         self.ended: RunEnded | None = None
@@ -104,6 +106,7 @@ class Staging:
 
     def execute(self, connection: sa.Connection, statements: Statements) -> None:
         """Run what was staged."""
+        minutes = self._minutes(connection, statements)  # before the updates: a plan with an end was counted
         for table, inserted in self._inserts.items():
             if inserted:
                 statements.insert(connection, table, inserted)
@@ -111,6 +114,17 @@ class Staging:
         for name in UPDATES:
             if self._updates[name]:
                 statements.update(connection, name, self._updates[name])
+        if minutes:
+            statements.add_minutes(connection, minutes)
+
+    def _minutes(self, connection: sa.Connection, statements: Statements) -> list[Row]:
+        """What the plans that end in this transaction add to plan_minutes."""
+        sums = MinuteSums(self._run_id)
+        for plan in self._plans.values():
+            sums.add_row(plan.row)
+        for fence, *group, cost_ms in statements.running_plans(connection, self._run_id, list(self._late)):
+            sums.add(tuple(group), cost_ms, self._late[fence])
+        return sums.rows()
 
     def _run_started(self, record: RunStarted) -> None:
         self._inserts["engine_runs"].append(rows.run_row(record, self._at))
@@ -190,6 +204,7 @@ class Staging:
         )
         plan = self._plans.get(record.fence)
         if plan is None:
+            self._late[record.fence] = Completion(before_tokens[1], record.outcome, before_tokens[4], tokens[1])
             key = (self._run_id, record.fence)
             self._updates["completed"].append((*before_tokens, *tokens, *key))
             self._updates["lane_outcomes"].extend(

@@ -66,6 +66,10 @@ INSERTS = (
     tables.plan_lanes,
     tables.plan_alternatives,
 )
+_GROUP = (*tables.SHAPE_COLUMNS, "reason")
+_MINUTE_KEY = tuple(column.name for column in tables.plan_minutes.primary_key)
+_MINUTE_LARGEST = "device_ms_max"
+_FENCES_AT_ONCE = 500
 _COPIED = frozenset({"plans", "plan_lanes", "plan_alternatives"})
 
 
@@ -83,6 +87,8 @@ class Statements:
             for table in INSERTS
         }
         self._updates = {name: text.replace("?", mark) for name, text in _UPDATES.items()}
+        self._mark = mark
+        self._add_minutes = _minutes_text(mark)
 
     def insert(self, connection: sa.Connection, table: str, rows: Sequence[Row]) -> None:
         """Insert rows that hold every column of the table, in its order."""
@@ -97,3 +103,34 @@ class Statements:
     def update(self, connection: sa.Connection, name: str, rows: Sequence[Row]) -> None:
         """Apply one of UPDATES to each row of values."""
         connection.exec_driver_sql(self._updates[name], [tuple(row) for row in rows])
+
+    def running_plans(self, connection: sa.Connection, run_id: str, fences: Sequence[int]) -> list[Row]:
+        """Fence, shape and reason, and selected_cost_ms of those of the plans that the store has and has no end of."""
+        found: list[Row] = []
+        for start in range(0, len(fences), _FENCES_AT_ONCE):
+            some = fences[start : start + _FENCES_AT_ONCE]
+            text = (
+                f"SELECT fence, {', '.join(_GROUP)}, selected_cost_ms FROM plans WHERE run_id = {self._mark}"
+                f" AND fence IN ({', '.join([self._mark] * len(some))}) AND completed_at IS NULL"
+            )
+            found.extend(tuple(row) for row in connection.exec_driver_sql(text, (run_id, *some)))
+        return found
+
+    def add_minutes(self, connection: sa.Connection, rows: Sequence[Row]) -> None:
+        """Add rows of plan_minutes to those that are there."""
+        connection.exec_driver_sql(self._add_minutes, [tuple(row) for row in rows])
+
+
+def _minutes_text(mark: str) -> str:
+    names = [column.name for column in tables.plan_minutes.columns]
+    changes = [
+        f"{name} = CASE WHEN excluded.{name} > plan_minutes.{name} THEN excluded.{name} ELSE plan_minutes.{name} END"
+        if name == _MINUTE_LARGEST
+        else f"{name} = plan_minutes.{name} + excluded.{name}"
+        for name in names
+        if name not in _MINUTE_KEY
+    ]
+    return (
+        f"INSERT INTO plan_minutes ({', '.join(names)}) VALUES ({', '.join([mark] * len(names))})"
+        f" ON CONFLICT ({', '.join(_MINUTE_KEY)}) DO UPDATE SET {', '.join(changes)}"
+    )

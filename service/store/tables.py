@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from scheduler.policy import COEFFICIENTS
+from service.store.buckets import DEVICE_BUCKETS
 from service.store.types import BIG, JSON, UtcDateTime
 
 metadata = sa.MetaData(
@@ -30,6 +31,9 @@ def _shape_columns() -> list[sa.Column[object]]:
         sa.Column("speculation_enabled", sa.Boolean, nullable=False),
         sa.Column("allocation", sa.Text, nullable=False),
     ]
+
+
+SHAPE_COLUMNS = tuple(column.name for column in _shape_columns())
 
 
 def _score_columns() -> list[sa.Column[object]]:
@@ -227,6 +231,24 @@ plan_alternatives = sa.Table(
     sa.Column("selected_cost_ms", sa.Float, nullable=False),
     sa.Column("cost_state", sa.Text, nullable=False),
     sa.Column("barred_by", sa.Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# Completed plans by the minute of their completed_at; written by the recorder with the plans that it counts.
+plan_minutes = sa.Table(
+    "plan_minutes",
+    metadata,
+    sa.Column("minute", UtcDateTime, nullable=False),
+    sa.Column("run_id", sa.Text, nullable=False),
+    *_shape_columns(),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("plans", BIG, nullable=False),
+    sa.Column("device_ms_sum", sa.Float, nullable=False),
+    sa.Column("device_ms_max", sa.Float, nullable=False),
+    sa.Column("selected_cost_ms_sum", sa.Float, nullable=False),
+    sa.Column("output_tokens", BIG, nullable=False),
+    *[sa.Column(name, sa.Integer, nullable=False) for name in DEVICE_BUCKETS],
+    sa.PrimaryKeyConstraint("minute", "run_id", *SHAPE_COLUMNS, "reason"),
     sqlite_with_rowid=False,
 )
 
