@@ -3,7 +3,8 @@
 Purpose: questions about long ranges read one row per minute instead of every plan. The recorder adds to it with
     the plans that it counts; this step fills it from the plans that are there.
 Locks: creates a table and reads `plans` once, so nobody's reading waits. The caller holds the upgrade lock (SQLite:
-    the write lock; PostgreSQL: an advisory lock) while it reads. Stop the server first: an older recorder completes plans without adding them here.
+    the write lock; PostgreSQL: an advisory lock) while it reads. Stop the server first: an
+    older recorder completes plans without adding them here.
 Undo: `downgrade` drops the table; the plans that it sums stay, and another upgrade fills it again.
     By hand: drop the table plan_minutes, then set the row of alembic_version to 0001.
 """
