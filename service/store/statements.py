@@ -102,25 +102,26 @@ def _named(timeout_s: float) -> Iterator[None]:
     """Raises StatementError for what the driver says of the statement; faults of the store stay the driver's."""
     try:
         yield
-    except (psycopg.errors.QueryCanceled, sqlite3.OperationalError, sqlite3.DatabaseError) as error:
-        if isinstance(error, psycopg.errors.QueryCanceled) or "interrupted" in str(error):
-            raise _too_slow(timeout_s) from error
-        if "not authorized" in str(error) or "prohibited" in str(error):
-            raise StatementError(f"{error}: only statements that read may run here; nothing was changed") from error
-        if isinstance(error, sqlite3.OperationalError) and _is_state(str(error)):
-            raise sa.exc.OperationalError(None, None, error) from error
-        raise StatementError(_first_line(error)) from error
-    except (sqlite3.ProgrammingError, sqlite3.Warning, ValueError) as error:
-        raise StatementError(f"{error}; nothing was changed") from error
-    except psycopg.OperationalError as error:
-        raise sa.exc.OperationalError(None, None, error) from error
-    except psycopg.Error as error:
-        raise StatementError(f"{_first_line(error)}; nothing was changed") from error
+    except (sqlite3.Error, sqlite3.Warning, psycopg.Error, ValueError) as error:
+        if isinstance(error, StatementError):
+            raise
+        raise _statement_fault(error, timeout_s) from error
+
+
+def _statement_fault(error: Exception, timeout_s: float) -> Exception:
+    text = _first_line(error)
+    if isinstance(error, psycopg.errors.QueryCanceled) or text == "interrupted":
+        return _too_slow(timeout_s)
+    if "not authorized" in text or "prohibited" in text:
+        return StatementError(f"{text}: only statements that read may run here; nothing was changed")
+    if isinstance(error, psycopg.OperationalError) or (isinstance(error, sqlite3.DatabaseError) and _is_state(text)):
+        return sa.exc.OperationalError(None, None, error)
+    return StatementError(f"{text}; nothing was changed")
 
 
 def _is_state(message: str) -> bool:
     """Whether SQLite speaks of its file and not of the statement."""
-    return any(word in message for word in ("locked", "busy", "unable to open", "disk", "readonly"))
+    return any(word in message for word in ("is locked", "unable to open", "disk", "not a database", "malformed"))
 
 
 def _too_slow(timeout_s: float) -> StatementError:

@@ -127,3 +127,12 @@ def test_two_forms_at_once_are_refused(helios, store):
     result = helios("sql", "SELECT 1", "--database", store, "--csv", "--json")
     assert result.exit_code == 2
     assert "choose one" in result.stderr
+
+
+def test_a_file_that_is_no_database_is_said_as_by_other_commands(helios, tmp_path):
+    path = tmp_path / "letter.db"
+    path.write_bytes(b"Dear aunt, " * 1000)
+    result = helios("sql", "SELECT 1 FROM plans", "--database", path)
+    assert result.exit_code == 2
+    assert "restore a copy" in result.stderr
+    assert result.stderr.count("\n") == 1

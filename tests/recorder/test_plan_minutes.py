@@ -20,24 +20,11 @@ from service.store.database import write_transaction
 from service.store.errors import InvalidFilter
 from service.store.rollups import bucket_percentile, device_percentiles
 from service.store.tables import SHAPE_COLUMNS, metadata
+from tests.recorder.crashing import Crash, crash_at
 
 SECOND = 1000.0
 EDGES = [edge for bound in DEVICE_BOUNDS_MS for edge in (bound, math.nextafter(bound, math.inf))]
 ANY_FIXTURE = list(HealthCheck)
-
-
-class Crash(BaseException):
-    """A kill: nothing catches it."""
-
-
-def crash_at(count: int):
-    steps = iter(range(count))
-
-    def step(_name: str) -> None:
-        if next(steps, None) is None:
-            raise Crash
-
-    return step
 
 
 def work(make, seed: int, fences: int = 24, run_id: str = "run-1", bad: bool = False) -> list[list]:

@@ -28,6 +28,7 @@ from service.store.tables import (
     requests,
     trace_gaps,
 )
+from tests.recorder.crashing import Crash, crash_at
 
 
 def wall(ms: float) -> dt.datetime:
@@ -172,20 +173,6 @@ def test_a_run_that_was_killed_leaves_lost_plans_and_failed_requests(any_store, 
     assert [r["output_tokens"] for r in failed] == [1, 0, 0]
     if successor:
         assert {r["finish_reason"] for r in make.rows(any_store, requests) if r["run_id"] == "run-2"} == {"stop"}
-
-
-class Crash(BaseException):
-    """A kill: nothing catches it."""
-
-
-def crash_at(count: int):
-    steps = iter(range(count))
-
-    def step(_name: str) -> None:
-        if next(steps, None) is None:
-            raise Crash
-
-    return step
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
