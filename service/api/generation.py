@@ -201,11 +201,11 @@ class Generation:
 
     def _ended_badly(self, tokens: Tokens) -> Exception:
         why = tokens.error or "the engine gave no reason"
-        if tokens.finish_reason == "error":
-            return GenerationFailed(f"The engine could not go on: {why}")
-        if self._context.stopping or self._context.engine.state == "stopping":
+        if tokens.finish_reason == "abort":
+            # Unasked, only an engine that stops ends a request so. Its connection may be closed by now, so the
+            # client's state no longer tells.
             return ShuttingDown(CUT_OFF)
-        return GenerationFailed(f"The engine ended the request: {why}")
+        return GenerationFailed(f"The engine could not go on: {why}")
 
     async def _interruptible(self, begin: Callable[[], Awaitable[T]]) -> T:
         """The result of what `begin` starts; raises ShuttingDown when interrupt() is called before it is there."""

@@ -114,7 +114,7 @@ def test_headers_arrive_while_the_prompt_still_runs_even_for_clients_that_take_g
     [
         (EngineLost("the engine went away"), "engine_lost"),
         (("error", "a graph failed"), "generation_failed"),
-        (("abort", "out of pages"), "generation_failed"),
+        (("abort", "the server is shutting down"), "shutting_down"),
     ],
 )
 def test_what_breaks_a_stream_is_its_last_event(api, step, code):
@@ -124,8 +124,21 @@ def test_what_breaks_a_stream_is_its_last_event(api, step, code):
     assert list(items[-1]) == ["error"]
     assert items[-1]["error"]["code"] == code
     plain = api.chat()
-    assert plain.status_code == (503 if code == "engine_lost" else 500)
+    assert plain.status_code == (500 if code == "generation_failed" else 503)
     assert plain.json()["error"] == items[-1]["error"]
+
+
+@pytest.mark.parametrize("state", ["stopping", "down"])
+def test_an_answer_that_a_stopping_engine_cut_off_says_so_even_once_its_connection_is_closed(api, state):
+    def cut_off(_):
+        yield ids("part")
+        api.engine.state = state  # the client learns this before the answer's reader gets to the last message
+        yield "abort", "the server is shutting down"
+
+    api.engine.script = cut_off
+    items = stream(api)
+    assert text_of(items[:-1]) == "part"
+    assert items[-1]["error"]["code"] == "shutting_down"
 
 
 def test_an_unforeseen_failure_is_an_error_event_without_details(api):
