@@ -80,10 +80,10 @@ def set_up(torch_index: str) -> None:
         return
     check_disk()
     started = time.monotonic()
-    print(f"Setting up {VENV} (about 2 GB on disk with a CPU build of torch); nothing outside it is changed.")
+    print(f"Setting up {VENV} (about 2.3 GB on disk with a CPU build of torch); nothing outside it is changed.")
     make_environment()
     packages = len(re.findall(r"^[A-Za-z0-9]", LOCK.read_text(encoding="utf-8"), re.MULTILINE))
-    step(2, f"{packages} packages of requirements/lock.txt, checked by hash (about 250 MB to fetch)")
+    step(2, f"{packages} packages of requirements/lock.txt, checked by hash (about 350 MB to fetch)")
     pip("--require-hashes", "--no-deps", "-r", str(LOCK))
     install_torch(torch_index, again=bool(torch_index) and torch_index != stamp.get("torch_index"))
     step(4, "weights of the default model, SmolLM2-135M-Instruct (93 MB), checked by hash")
