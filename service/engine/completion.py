@@ -51,7 +51,8 @@ def collect_completion(core: Core) -> None:
     core.release()
     offer_copies(core, frame.plan.lanes)
     core.completed = (frame.fence, {lane.plan.handle: number for number, lane in enumerate(lanes)})
-    core.records.append(_completed(core, frame, result, "failed" if failed else "completed", wall_ns, outcomes))
+    if core.traced:
+        core.records.append(_completed(core, frame, result, "failed" if failed else "completed", wall_ns, outcomes))
     consumed = sum(lane.record.consumed_prompt_tokens for lane in lanes)
     core.metrics.executed(frame.plan, device_ns, consumed, len(tokens))
     if frame.plan.shape.draft_depth:

@@ -45,6 +45,7 @@ class Core:
     and the tokens that their cached states are to have.
     `clients`: every connection that has sent something and still stands.
     `stopping`: nothing is taken in or planned any more.
+    `traced`: plans are written down; only a measurement of what that costs says no.
     `grows`: requests take KV pages as frames need them, so that they can be preempted; otherwise whole at admission.
     """
 
@@ -56,6 +57,7 @@ class Core:
     policy: PolicyConfig
     policy_version: int
     queue_limit: int
+    traced: bool = True
     now_ns: int = 0
     last_fence: int = 0
     in_flight: list[InFlight] = dataclasses.field(default_factory=list)

@@ -28,9 +28,10 @@ def plan_and_commit(core: Core) -> Frame | None:
     core.last_fence = fence
     committed_ns = max(core.now_ns, planned_ns)
     frame_slot = 1 - core.in_flight[0].slot if core.in_flight else 0
-    core.records.append(
-        plan_committed(plan, fence, frame_slot, committed_ns, planned_ns - began_ns, core.policy_version)
-    )
+    if core.traced:
+        core.records.append(
+            plan_committed(plan, fence, frame_slot, committed_ns, planned_ns - began_ns, core.policy_version)
+        )
     for lane in plan.lanes:
         request = core.request_of(lane)  # None: it has ended, and its terminal snapshot is taken
         if request is not None and request.first_commit_ns is None:

@@ -58,7 +58,7 @@ def _report_outputs(core: Core, gone: set[bytes]) -> None:
             assert request.handle is not None
             core.scheduler.published_output(request.handle, fence)
             lanes.append(lane_of[request.handle])
-    if lanes and core.completed is not None:
+    if lanes and core.completed is not None and core.traced:
         core.records.append(OutputPublished(core.completed[0], core.now_ns, lanes))
 
 

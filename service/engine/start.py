@@ -30,6 +30,7 @@ from service.engine.simulated import simulated_device
 from service.engine.worker import Worker
 from service.ipc.messages import EngineReady
 from service.ipc.server import EngineServer
+from service.journal.none import NoJournal
 from service.journal.records import RunStarted
 from service.journal.writer import JournalWriter
 from service.model_source import ModelSource, resolve_model
@@ -47,7 +48,7 @@ class Engine:
 
     worker: Worker
     server: EngineServer
-    journal: JournalWriter
+    journal: Journal
     metrics: MetricsWriter
     device: Device
 
@@ -69,19 +70,26 @@ def start_engine(start: EngineStart, stopped: Callable[[], bool], clock: Clock =
     policy = PolicyConfig.balanced().merged(start.coefficients)
     source = resolve_model(settings.model)
     device = load_device(settings, source, stopped)
-    journal = JournalWriter(
-        settings.journal_dir,
-        run_id=start.run_id,
-        segment_bytes=settings.journal_segment_bytes,
-        budget_bytes=settings.journal_budget,
-        sync_ms=settings.journal_sync_ms,
-    )
+    journal = _open_journal(start)
     metrics = MetricsWriter(settings.engine_metrics_path)
     server = EngineServer(start.endpoint)
     worker = build_worker(start, policy, source.name, device, journal, server, metrics, clock)
     gc.collect()
     gc.freeze()  # the model and the programs are never garbage; collections need not visit them
     return Engine(worker, server, journal, metrics, device)
+
+
+def _open_journal(start: EngineStart) -> Journal:
+    settings = start.settings
+    if not settings.tracing:
+        return NoJournal()
+    return JournalWriter(
+        settings.journal_dir,
+        run_id=start.run_id,
+        segment_bytes=settings.journal_segment_bytes,
+        budget_bytes=settings.journal_budget,
+        sync_ms=settings.journal_sync_ms,
+    )
 
 
 def load_device(settings: Settings, source: ModelSource, stopped: Callable[[], bool]) -> Device:
@@ -156,6 +164,7 @@ def build_worker(
         policy=policy,
         policy_version=start.policy_version,
         queue_limit=settings.queue_limit,
+        traced=settings.tracing,
     )
     core.advance()
     core.records.append(_run_started(start, model, device.shapes, time.time_ns(), core.now_ns))
