@@ -223,6 +223,33 @@ class OutputPublished(msgspec.Struct, tag="publish", array_like=True, frozen=Tru
     lanes: list[int]
 
 
+class SchedulerCalls(msgspec.Struct, tag="calls", array_like=True, frozen=True):
+    """Calls that changed the scheduler, in order (see service.journal.calls); the next ones follow without a hole.
+
+    `first_call`: how many entries of the run's decision log come before these `calls`. The frames that they commit
+    are `first_fence` to `last_fence`, none where that is the smaller. `logged_ns`: when they were gathered.
+    """
+
+    first_call: int
+    calls: int
+    first_fence: int
+    last_fence: int
+    logged_ns: int
+    data: bytes
+
+
+class SchedulerCheckpoint(msgspec.Struct, tag="state", array_like=True, frozen=True):
+    """The scheduler's whole state behind `last_fence`, RequestScheduler.checkpoint() compressed by zlib.
+
+    It takes one entry of the decision log, number `call`.
+    """
+
+    call: int
+    last_fence: int
+    logged_ns: int
+    data: bytes
+
+
 Record = (
     RunStarted
     | RunEnded
@@ -233,6 +260,8 @@ Record = (
     | PlanCommitted
     | PlanCompleted
     | OutputPublished
+    | SchedulerCalls
+    | SchedulerCheckpoint
 )
 
 encoder = msgspec.msgpack.Encoder()

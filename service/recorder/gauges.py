@@ -18,6 +18,8 @@ from service.journal.records import (
     RequestFinished,
     RunEnded,
     RunStarted,
+    SchedulerCalls,
+    SchedulerCheckpoint,
 )
 from service.recorder.offsets import OTLP_SINK, SQL_SINK
 from service.telemetry.shared import MetricsWriter
@@ -32,6 +34,8 @@ _TIME_FIELD: dict[type, str] = {
     PlanCommitted: "committed_ns",
     PlanCompleted: "completed_ns",
     OutputPublished: "published_ns",
+    SchedulerCalls: "logged_ns",
+    SchedulerCheckpoint: "logged_ns",
 }
 
 

@@ -23,8 +23,11 @@ from service.journal.records import (
     RequestFinished,
     RunEnded,
     RunStarted,
+    SchedulerCalls,
+    SchedulerCheckpoint,
 )
 from service.recorder import rows
+from service.recorder.decision_log import LogChunks
 from service.recorder.rollups import Completion, MinuteSums
 from service.recorder.rows import LANE_COLUMN, PLAN_COLUMN, REQUEST_COLUMN, At, Row, ms
 from service.recorder.statements import INSERTS, UPDATES, Statements
@@ -87,6 +90,7 @@ class Staging:
         self._late: dict[int, Completion] = {}  # ends of plans that an earlier transaction inserted
         self._requests: dict[str, Row] = {}
         self._progress: dict[str, int] = defaultdict(int)
+        self._log = LogChunks(run_id)
         self.ended: RunEnded | None = None
         self._handlers: dict[type, Callable[[Any], None]] = {
             RunStarted: self._run_started,
@@ -98,6 +102,8 @@ class Staging:
             PlanCommitted: self._committed,
             PlanCompleted: self._completed,
             OutputPublished: self._published,
+            SchedulerCalls: self._log.add_calls,
+            SchedulerCheckpoint: self._log.add_checkpoint,
         }
 
     def add(self, record: Record) -> None:
@@ -107,6 +113,7 @@ class Staging:
     def execute(self, connection: sa.Connection, statements: Statements) -> None:
         """Run what was staged."""
         minutes = self._minutes(connection, statements)  # before the updates: a plan with an end was counted
+        self._inserts["decision_log"] = self._log.rows()
         for table, inserted in self._inserts.items():
             if inserted:
                 statements.insert(connection, table, inserted)

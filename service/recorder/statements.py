@@ -65,6 +65,7 @@ INSERTS = (
     tables.plans,
     tables.plan_lanes,
     tables.plan_alternatives,
+    tables.decision_log,
 )
 _GROUP = (*tables.SHAPE_COLUMNS, "reason")
 _MINUTE_KEY = tuple(column.name for column in tables.plan_minutes.primary_key)

@@ -252,6 +252,30 @@ plan_minutes = sa.Table(
     sqlite_with_rowid=False,
 )
 
+_IS_CHECKPOINT = sa.text("is_checkpoint")
+
+# What changed an engine's scheduler, to re-execute its decisions; blobs as service.store.decision_log says.
+decision_log = sa.Table(
+    "decision_log",
+    metadata,
+    sa.Column("run_id", sa.Text, primary_key=True),
+    sa.Column("first_call", BIG, primary_key=True, autoincrement=False),
+    sa.Column("calls", BIG, nullable=False),
+    sa.Column("first_fence", BIG, nullable=False),
+    sa.Column("last_fence", BIG, nullable=False),
+    sa.Column("is_checkpoint", sa.Boolean, nullable=False),
+    sa.Column("blob", sa.LargeBinary, nullable=False),
+    sa.Index(
+        "ix_decision_log_checkpoints",
+        "run_id",
+        "last_fence",
+        sqlite_where=_IS_CHECKPOINT,
+        postgresql_where=_IS_CHECKPOINT,
+    ),
+    # Finds the rows of an old plan, as retention does; chunks of a run lie in the order of their fences.
+    sa.Index("ix_decision_log_fences", "run_id", "last_fence"),
+)
+
 trace_gaps = sa.Table(
     "trace_gaps",
     metadata,

@@ -13,9 +13,10 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.journal.records import OutputPublished, RequestArrived, encoder
+from service.journal.records import OutputPublished, RequestArrived, SchedulerCalls, encoder
 from service.recorder import rows as row_builders
 from service.recorder.clock import RunClock
+from service.recorder.decision_log import LogChunks
 from service.recorder.statements import INSERTS, Statements
 from service.store.database import open_database
 from service.store.tables import (
@@ -38,6 +39,8 @@ def wall(ms: float) -> dt.datetime:
 def test_every_row_builder_fills_every_column_in_the_tables_order(make):
     clock = RunClock(make.WALL_NS, make.MONOTONIC_NS)
     plan = make.plan(1, ["a"])
+    chunks = LogChunks("run-1")
+    chunks.add_calls(SchedulerCalls(0, 1, 1, 1, make.MONOTONIC_NS, b"data"))
     built = {
         "engine_runs": row_builders.run_row(make.started(), clock.text),
         "policy_applications": row_builders.application_row("run-1", make.policy(), clock.text),
@@ -45,6 +48,7 @@ def test_every_row_builder_fills_every_column_in_the_tables_order(make):
         "plans": row_builders.plan_row("run-1", plan, clock.text),
         "plan_lanes": row_builders.lane_row("run-1", 1, 0, plan.lanes[0]),
         "plan_alternatives": row_builders.alternative_row("run-1", 1, plan.alternatives[0]),
+        "decision_log": chunks.rows()[0],
     }
     for table in INSERTS:
         row = dict(zip([column.name for column in table.columns], built[table.name], strict=True))
