@@ -100,11 +100,11 @@ def test_a_version_can_be_applied_twice_after_the_same_fence(any_store):
         assert connection.scalar(sa.select(sa.func.count()).select_from(policy_applications)) == 2
 
 
-def test_the_view_has_the_columns_of_plans_the_gap_and_the_policy(any_store):
+def test_the_view_has_the_columns_of_plans_the_gap_the_policy_and_the_shape(any_store):
     with read_transaction(any_store) as connection:
         found = [column["name"] for column in sa.inspect(connection).get_columns("plan_timeline")]
     of_policy = ["policy_actor", "policy_note", "policy_preset", "policy_applied_at", *COEFFICIENT_BY_NAME]
-    assert found == [*(column.name for column in plans.columns), "gap_ms", *of_policy]
+    assert found == [*(column.name for column in plans.columns), "gap_ms", *of_policy, "shape"]
 
 
 def test_every_migration_says_its_purpose_locks_and_undo():

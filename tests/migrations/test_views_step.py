@@ -1,0 +1,48 @@
+"""The step that makes the stable views goes up and down with rows in place and touches none of them."""
+
+from __future__ import annotations
+
+import alembic.command
+import sqlalchemy as sa
+from factories import fill_store
+
+from service.store.database import migration_config, read_transaction, upgrade, write_transaction
+from service.store.tables import metadata
+
+VIEWS = {"device_histogram", "plan_timeline", "request_timeline", "shape_minutes"}
+
+
+def views(engine):
+    with read_transaction(engine) as connection:
+        return set(sa.inspect(connection).get_view_names())
+
+
+def contents(engine):
+    with read_transaction(engine) as connection:
+        return {
+            table.name: sorted(map(repr, connection.execute(sa.select(table))))
+            for table in metadata.sorted_tables
+            if table.name in sa.inspect(connection).get_table_names()
+        }
+
+
+def timeline(engine):
+    with read_transaction(engine) as connection:
+        rows = connection.exec_driver_sql("SELECT * FROM plan_timeline ORDER BY run_id, fence").mappings().all()
+    return [{name: value for name, value in row.items() if name != "shape"} for row in rows]
+
+
+def test_the_views_go_and_come_with_rows_in_place(any_store, store_url):
+    fill_store(any_store, plans=40, requests=4)
+    before, plans = contents(any_store), timeline(any_store)
+    assert views(any_store) == VIEWS
+    with write_transaction(any_store) as connection:
+        alembic.command.downgrade(migration_config(connection), "0003")
+    assert views(any_store) == {"plan_timeline"}
+    assert contents(any_store) == before
+    assert timeline(any_store) == plans
+    any_store.dispose()
+    assert upgrade(store_url).before == "0003"
+    assert views(any_store) == VIEWS
+    assert contents(any_store) == before
+    assert timeline(any_store) == plans
