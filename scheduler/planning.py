@@ -48,11 +48,11 @@ def _places(dtype: np.dtype[np.void], names: str) -> list[int]:
     return [(dtype.names or _NO_NAMES).index(name) for name in names.split()]
 
 
-_EXPONENT, _DECODERS, _PRICED, _CHOSEN, _RUNNER_UP, _RUNNER_UP_SCORE, _REASON, _OVERFLOW, _ALTERNATIVES, _FOUND = (
-    _places(
-        layout.DECISION,
-        "exponent decoders priced chosen runner_up runner_up_score reason overflow alternatives found",
-    )
+_EXPONENT, _DECODERS, _PRICED, _CHOSEN, _RUNNER_UP, _RUNNER_UP_SCORE = _places(
+    layout.DECISION, "exponent decoders priced chosen runner_up runner_up_score"
+)
+_REASON, _OVERFLOW, _ALTERNATIVES, _RECORDED_SLOTS, _FOUND = _places(
+    layout.DECISION, "reason overflow alternatives recorded_slots found"
 )
 _GRAPH, _FOLLOWING, _KNOWN, _LANES, _SCORE, _LOGICAL, _BARRED_AS, _NEEDS_EMPTY = _places(
     layout.CANDIDATE, "graph following known lanes score logical_rows barred needs_empty"
@@ -105,16 +105,17 @@ def _parts(row: Row) -> PlanParts:
 
 
 @dataclasses.dataclass(slots=True)
-class _Recorded:
+class RecordedRows:
     """What the kernel wrote about one plan, from which its lanes and alternatives are made when they are read.
 
     lanes: how many; alternatives: how many candidates follow the submitted one. outputs.slots: all their submitted
-    slots, one after another. tenants: who held each slot. shapes: the catalog's.
+    slots, one after another, `slots` in all. tenants: who held each slot. shapes: the catalog's.
     """
 
     outputs: _Outputs
     lanes: int
     alternatives: int
+    slots: int
     tenants: list[Tenant | None]
     shapes: tuple[GraphShape, ...]
     queue_depth: int
@@ -147,6 +148,18 @@ class _Recorded:
             value=value,
             terminal_value=terminal_value,
             proposal_source=PROPOSAL_SOURCES[source] if source != layout.NO_SOURCE else None,
+        )
+
+    def as_bytes(self) -> tuple[bytes, bytes, bytes, bytes]:
+        """Native records, lane after lane and candidate after candidate, the submitted one first: layout.LANE,
+        layout.LANE_DETAIL, layout.CANDIDATE, and the submitted slots of all candidates as int64.
+        """
+        outputs, lanes = self.outputs, self.lanes
+        return (
+            outputs.lanes[:lanes].tobytes(),
+            outputs.details[:lanes].tobytes(),
+            outputs.candidates[: 1 + self.alternatives].tobytes(),
+            outputs.slots[: self.slots].tobytes(),
         )
 
     def lane_epochs(self) -> tuple[int, ...]:
@@ -271,7 +284,9 @@ class Planner:
         outputs = self._outputs
         row: Row = _CANDIDATE.unpack_from(self._first_row)
         self._renew_outputs()
-        recorded = _Recorded(outputs, row[_LANES], outcome[_ALTERNATIVES], state.tenants, shapes, depth)
+        recorded = RecordedRows(
+            outputs, row[_LANES], outcome[_ALTERNATIVES], outcome[_RECORDED_SLOTS], state.tenants, shapes, depth
+        )
         reason = _REASONS[outcome[_REASON]]
         plan = ScheduledPlan(
             shapes[row[_GRAPH]],
@@ -300,6 +315,7 @@ class Planner:
         plan.cohort = outputs.lanes[: row[_LANES]]
         plan.graph = row[_GRAPH]
         plan.needs_empty = row[_NEEDS_EMPTY] == 1
+        plan.recorded = recorded
         return plan
 
     def _margin(self, score: float) -> float | None:

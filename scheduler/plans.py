@@ -148,7 +148,7 @@ class ScheduledPlan:
     `lanes` and `alternatives` may be given as functions; they are called when first read. Plans are equal when all of
     these are. A plan of the fast path also carries, for commit and completion, `cohort` (layout.LANE records of its
     lanes, in slot order), `graph` (position in the catalog) and `needs_empty` (it may only be submitted to an empty
-    window).
+    window), and for whoever writes it down `recorded` (planning.RecordedRows: what the kernel wrote about it).
     """
 
     __slots__ = (
@@ -172,6 +172,7 @@ class ScheduledPlan:
         "planned_ns",
         "queue_depth",
         "reason",
+        "recorded",
         "score",
         "score_kind",
         "selected_cost_ns",
@@ -229,6 +230,7 @@ class ScheduledPlan:
         self.cohort: Any = None
         self.graph = -1
         self.needs_empty = False
+        self.recorded: Any = None
 
     @property
     def lanes(self) -> tuple[PlanLane, ...]:
