@@ -80,11 +80,21 @@ class PrefixCache:
         return len(self._free_rows) + len(self._states) - self._pinned
 
     def find(self, prompt: Int64) -> CachedState | None:
-        """The longest state that starts `prompt` [n] and is shorter than it."""
+        """The state that saves most of `prompt` [n], which it starts or is: at most n - 1 tokens (`usable_tokens`).
+
+        Of a state of the whole prompt and one that is a token shorter, which save as much, the shorter one: it has
+        the hidden state that its next token's draft entry needs.
+        """
         found = None
-        for state in self._starting(prompt, len(prompt) - 1):
-            found = state
-        return found
+        for state in self._starting(prompt, len(prompt)):
+            if found is None or usable_tokens(state, len(prompt)) > found.endpoint:
+                found = state
+        return found if found is not None and usable_tokens(found, len(prompt)) else None
+
+    def find_usable(self, prompt: Int64, tokens: int) -> CachedState | None:
+        """The state of which `prompt` [n] uses `tokens` tokens, as find() chooses it."""
+        exact = self.find_at(prompt, tokens)
+        return self.find_at(prompt, tokens + 1) if exact is None and tokens == len(prompt) - 1 else exact
 
     def find_at(self, prompt: Int64, endpoint: int) -> CachedState | None:
         """The state of the first `endpoint` tokens of `prompt`."""
@@ -192,6 +202,11 @@ class PrefixCache:
     def _touch(self, state: CachedState) -> None:
         self._clock += 1
         state.demanded = self._clock
+
+
+def usable_tokens(state: CachedState, prompt_tokens: int) -> int:
+    """Tokens that a prompt need not compute when it starts from `state`; its last one is always computed."""
+    return min(state.endpoint, prompt_tokens - 1)
 
 
 def _digest(token_ids: Int64) -> bytes:

@@ -24,6 +24,7 @@ from gpu.device import (
 from gpu.frames import SNAPSHOT_KINDS, CheckedLane, DraftLimits, check_frame, check_queue
 from gpu.memory import Memory, Snapshot
 from gpu.pages import pages_for
+from gpu.prefix_cache import usable_tokens
 from gpu.programs.create import STATE_KINDS
 from gpu.programs.interface import RoundOutput
 from gpu.requests import OpenRequest
@@ -116,7 +117,7 @@ class PreparedDevice(Generic[Program]):
         if not self._restores or not len(self._memory.cache):
             return 0
         state = self._memory.cache.find(np.array(prompt_token_ids, dtype=np.int64))
-        return 0 if state is None else state.endpoint
+        return 0 if state is None else usable_tokens(state, len(prompt_token_ids))
 
     def open_request(
         self,
@@ -136,21 +137,22 @@ class PreparedDevice(Generic[Program]):
         self._check_request(slot, prompt_token_ids, max_output_tokens, emitted_before)
         bias_by_token(sampling, self._limits.vocab_size)  # raises here rather than on the executor's thread
         prompt = np.array(prompt_token_ids, dtype=np.int64)
-        start = self._memory.cache.find_at(prompt, cached_tokens) if cached_tokens else None
+        start = self._memory.cache.find_usable(prompt, cached_tokens) if cached_tokens else None
         if cached_tokens and (start is None or not self._restores or cached_tokens >= len(prompt)):
             raise InvalidRequest(f"no state of the prompt's first {cached_tokens} tokens is cached")
         capacity = min(len(prompt) + max_output_tokens, self._limits.context_tokens)
         whole = pages_for(capacity + self._limits.draft_tokens)
         self._memory.pool.check_fits(whole)
-        inner = [end for end in boundaries if cached_tokens < end < len(prompt)]
+        first_pages = pages_for(start.endpoint if start is not None else 0)
         request = OpenRequest(
             slot=slot,
             prompt=prompt,
             tokens=list(prompt_token_ids),
             sampling=sampling,
-            memory=self._memory.open(pages_for(cached_tokens) if self._grows else whole, start),
+            memory=self._memory.open(first_pages if self._grows else whole, start),
             capacity=capacity,
-            anchor=max(inner, default=None),
+            cached_tokens=cached_tokens,
+            anchor=max((end for end in boundaries if cached_tokens < end <= len(prompt)), default=None),
             emitted_before=emitted_before,
             ready=start is None and not self._initialises,
         )
@@ -189,7 +191,7 @@ class PreparedDevice(Generic[Program]):
             pairs = zip(lanes, snapshots, strict=True)
             inputs = [snapshot_copy(lane.request.slot, taken) for lane, taken in pairs if taken is not None]
         elif frame.shape.kind is GraphKind.RESTORE:
-            inputs = [restore_copy(lane.request.slot, lane.request.memory) for lane in lanes]
+            inputs = [restore_copy(r.slot, r.memory, r.cached_tokens) for r in (lane.request for lane in lanes)]
         elif frame.shape.kind is GraphKind.INIT:
             inputs = [lane.request.slot for lane in lanes]
         else:
@@ -326,7 +328,10 @@ class PreparedDevice(Generic[Program]):
         """After an init or restore program the request can run."""
         if kind is GraphKind.RESTORE:
             assert request.memory.restoring is not None
-            request.cursor = request.memory.restoring.endpoint
+            request.cursor = request.cached_tokens
+            if request.cursor < request.memory.restoring.endpoint:
+                # The restored hidden state is that of the token behind the cursor; see _begin_snapshot for zero.
+                self._uploads.append(functools.partial(self._state.forget_hidden, request.slot))
             self._memory.restored(request.memory)
         if kind not in SNAPSHOT_KINDS:
             request.ready = True

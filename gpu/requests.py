@@ -24,10 +24,11 @@ class OpenRequest:
     """One open request. Invariants:
 
     `prompt` [n]; `tokens`: prompt and output, n or more. `cursor`: tokens in KV; behind the prompt it is
-    len(tokens) - 1, since the newest token is pending. `capacity`: the most tokens in KV. `anchor`: the last message
-    boundary that may be captured. `emitted_before`: how many of the prompt's last tokens are output of earlier lives.
-    `ready`: its slot's state has been set up. `retired`: it gave its last page to a cached state and runs no more.
-    `frames`: submitted and not collected; `ceiling`: output tokens that these can emit at the most. `offer`: the copy
+    len(tokens) - 1, since the newest token is pending. `capacity`: the most tokens in KV. `cached_tokens`: those that
+    its restored state brings. `anchor`: the last message boundary that may be captured. `emitted_before`: how many of
+    the prompt's last tokens are output of earlier lives. `ready`: its slot's state has been set up. `retired`: it gave
+    its last page to a cached state and runs no more. `frames`: submitted and not collected; `ceiling`: output tokens
+    that these can emit at the most. `offer`: the copy
     proposals for the next round, once they were asked for.
     """
 
@@ -37,6 +38,7 @@ class OpenRequest:
     sampling: SamplingParameters
     memory: RequestPages
     capacity: int
+    cached_tokens: int
     anchor: int | None
     emitted_before: int
     ready: bool

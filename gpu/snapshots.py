@@ -18,8 +18,11 @@ def snapshot_copy(slot: int, snapshot: Snapshot) -> StateCopy:
     )
 
 
-def restore_copy(slot: int, memory: RequestPages) -> StateCopy:
-    """The state that a request starts from into its slot and its own last page; its full pages are shared."""
+def restore_copy(slot: int, memory: RequestPages, cursor: int) -> StateCopy:
+    """The state that a request starts from into its slot and its own last page; its full pages are shared.
+
+    `cursor`: tokens of it that the request uses, all or all but the last; what is behind them is written anew.
+    """
     state = memory.restoring
     assert state is not None, "only a request that starts from a cached state is restored"
     return StateCopy(
@@ -28,7 +31,7 @@ def restore_copy(slot: int, memory: RequestPages) -> StateCopy:
         rows=_rows_in_last_page(state.endpoint),
         source_row=state.row,
         target_slot=slot,
-        cursor=state.endpoint,
+        cursor=cursor,
     )
 
 

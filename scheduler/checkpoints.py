@@ -42,20 +42,21 @@ def choose_cuts(
 ) -> tuple[int, tuple[int, ...]]:
     """(anchor, extras ascending) of a request that may be captured.
 
-    The anchor is the last eligible boundary, else the prompt end, and costs nothing of the allowance. Extras are the
-    earlier boundaries in reverse, then the prompt end, while their sum stays within the allowance.
+    The anchor is the last eligible boundary, which may be the prompt end, else the prompt end, and costs nothing of
+    the allowance. Extras are the earlier boundaries in reverse, then the prompt end where it is not the anchor, while
+    their sum stays within the allowance.
     """
     starts = {window.first_token for window in prompt.windows[1:]}
     eligible = [
         b
         for b in boundaries
-        if cached_tokens < b < prompt.tokens and b not in starts and outside_blocks(prompt.blocks, b) == b
+        if cached_tokens < b <= prompt.tokens and b not in starts and outside_blocks(prompt.blocks, b) == b
     ]
     anchor = eligible[-1] if eligible else prompt.tokens
     if not costs.prefill or not costs.snapshot_ns:
         return anchor, ()
     wanted = list(reversed(eligible[:-1]))
-    if eligible:
+    if anchor != prompt.tokens:
         wanted.append(prompt.tokens)
     stops = sorted({cached_tokens, anchor, prompt.tokens, *(s for s in starts if s > cached_tokens)})
     return anchor, tuple(sorted(_affordable(wanted, stops, prompt.tokens - cached_tokens, costs)))

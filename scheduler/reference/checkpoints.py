@@ -20,7 +20,9 @@ def choose_cuts(
     """(anchor, all cuts ascending) at admission. `starts`: the first tokens of later image windows."""
     end = spec.prompt_tokens
     eligible = [
-        b for b in spec.message_boundaries if spec.cached_tokens < b < end and b not in starts and not inside(blocks, b)
+        b
+        for b in spec.message_boundaries
+        if spec.cached_tokens < b <= end and b not in starts and not inside(blocks, b)
     ]
     anchor = eligible[-1] if eligible else end
     chosen = [anchor]

@@ -114,17 +114,34 @@ class TextModel:
             return data
 
     def message_boundaries(self, token_ids: Sequence[int]) -> list[int]:
-        """Prompt endpoints of completed chat messages, ascending: behind each token that ends a turn.
+        """Prompt endpoints at which later prompts may part from this one, ascending: behind tokens that end a turn.
 
-        A newline token that follows it, as templates write one, belongs to the message.
+        A newline token that follows it, as templates write one, belongs to the message. The last endpoint is that of
+        the whole prompt where the template begins an answer as it writes one in a history: to cut before the few
+        tokens that begin an answer would cost a program of their own and help no later prompt.
         """
         ends = frozenset(self.stop_token_ids)
         last = len(token_ids) - 1
-        return [
+        boundaries = [
             at + 2 if at < last and self.table.bytes_of(token_ids[at + 1]) == b"\n" else at + 1
             for at, token_id in enumerate(token_ids)
             if token_id in ends
         ]
+        if boundaries and self._histories_repeat_prompts:
+            boundaries[-1] = len(token_ids)
+        return boundaries
+
+    @functools.cached_property
+    def _histories_repeat_prompts(self) -> bool:
+        """Whether the prompt of a chat's next turn begins with that of this turn, what begins the answer included."""
+        if self.template is None:
+            return False
+        chat = [{"role": "user", "content": "a"}]
+        longer = [*chat, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+        try:
+            return self.template.render(longer).startswith(self.template.render(chat))
+        except TemplateError:
+            return False
 
     def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The prompt text of a chat; raises TemplateError when the model has no template or refuses the messages."""

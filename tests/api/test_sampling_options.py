@@ -89,7 +89,9 @@ def test_the_ends_of_a_chats_messages_are_told_to_the_engine(api: Api):
     messages = [{"role": "system", "content": "S<end>\n"}, {"role": "user", "content": "Hi<end>"}]
     api.chat(messages=messages)
     first = len(ids("[system]S")) + 2
-    assert api.engine.submits[0].message_boundaries == [first, first + len(ids("[user]Hi")) + 1]
+    whole = len(api.engine.submits[0].prompt_token_ids)
+    assert whole > first + len(ids("[user]Hi")) + 1, "the prompt goes on with what begins the answer"
+    assert api.engine.submits[0].message_boundaries == [first, whole]
     api.complete(prompt="S<end>\nHi")
     assert api.engine.submits[1].message_boundaries == []
 

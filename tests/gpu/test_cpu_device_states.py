@@ -53,7 +53,7 @@ def test_the_longest_cached_state_is_matched_and_one_token_is_left_to_compute(dr
         driver.read(0, chunk)
         driver.capture(0)
     matched = [driver.device.match_prefix(PROMPT[:length]) for length in (10, 11, 20, 21, 40)]
-    assert matched == [0, 10, 10, 20, 20]
+    assert matched == [9, 10, 19, 20, 39]  # a prompt that is a state's starts from it, a token short
     assert driver.device.match_prefix([*PROMPT, 1]) == 40
     assert driver.device.match_prefix([1, *PROMPT]) == 0
 
@@ -64,6 +64,27 @@ def test_an_answer_that_ended_is_found_by_the_next_turn(driver):
     turn = PROMPT + answer + OTHER
     assert driver.device.match_prefix(turn) == len(PROMPT) + len(answer) - 1  # the last token is not in its pages
     assert driver.generate(1, turn, 6, reuse=True) == driver.generate(2, turn, 6)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, DICE])
+@pytest.mark.parametrize("length", [2, 16, 17, 18, 32, 33, 40])
+def test_the_same_prompt_again_computes_its_last_token_alone(length, sampling, make_driver):
+    model, head = SHIPPED.parent / "byte-model", SHIPPED / "byte-model.safetensors"
+    driver = make_driver(model, draft_tokens=2, draft_head=head)
+    prompt = PROMPT[:length]
+    expected = driver.generate(0, prompt, 8, sampling=sampling)
+    driver.start(0, prompt, boundaries=(length,))
+    driver.capture(0)
+    (state,) = driver.device._memory.cache
+    assert (state.endpoint, state.role) == (length, Role.ANCHOR)
+    for slot in (1, 2):
+        assert driver.open(slot, prompt, sampling=sampling, reuse=True) == length - 1
+        assert driver.read(slot, 1)[0] == expected[0]
+    driver.retire(1)  # and what it gives away takes nothing from the others
+    driver.device.close_request(2)
+    assert driver.generate(3, prompt, 8, sampling=sampling, reuse=True) == expected
+    driver.device.close_request(0)
+    assert pages(driver) == (0, driver.device.limits.kv_pages)
 
 
 @pytest.mark.parametrize("kind", [GraphKind.SNAPSHOT, GraphKind.TERMINAL_SNAPSHOT])
@@ -268,7 +289,7 @@ def test_a_state_that_is_not_cached_is_no_start(driver):
     ],
 )
 def test_a_states_role_follows_from_its_endpoint(anchor, cursor, retires, role):
-    request = OpenRequest(0, PROMPT, PROMPT, GREEDY, RequestPages([]), 60, anchor, 0, True, cursor)
+    request = OpenRequest(0, PROMPT, PROMPT, GREEDY, RequestPages([]), 60, 0, anchor, 0, True, cursor)
     assert request.role(retires) is role
 
 

@@ -145,13 +145,23 @@ MemoryMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=
 TestMemory = MemoryMachine.TestCase
 
 
-def test_a_state_is_found_by_the_longest_prefix_that_leaves_a_token():
-    memory = Memory(20, 4)
-    for endpoint in (16, 20, 33):
+def test_the_state_that_saves_most_is_found_and_a_prompts_last_token_is_never_saved():
+    memory = Memory(20, 6)
+    for endpoint in (1, 16, 20, 32, 33):
         state_at(memory, TEXT[:endpoint])
-    assert memory.cache.find(TEXT[:34]).endpoint == 33
-    assert memory.cache.find(TEXT[:33]).endpoint == 20
-    assert memory.cache.find(TEXT[:16]) is None
+    found = {length: memory.cache.find(TEXT[:length]) for length in (1, 2, 16, 17, 20, 33, 34)}
+    assert {length: state and state.endpoint for length, state in found.items()} == {
+        1: None,
+        2: 1,
+        16: 16,  # all but its last token
+        17: 16,
+        20: 20,
+        33: 32,  # saves as much as the one of the whole prompt, and has the hidden state before its last token
+        34: 33,
+    }
+    assert [memory.cache.find_usable(TEXT[:20], tokens).endpoint for tokens in (1, 16, 19)] == [1, 16, 20]
+    assert memory.cache.find_usable(TEXT[:33], 32).endpoint == 32
+    assert memory.cache.find_usable(TEXT[:20], 18) is None
     other = TEXT[:40].copy()
     other[18] = 7
     assert memory.cache.find(other).endpoint == 16

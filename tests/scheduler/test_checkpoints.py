@@ -23,7 +23,8 @@ def test_prefill_takes_whole_largest_graphs_and_the_cheapest_that_holds_the_rest
 
 def test_the_anchor_is_the_last_eligible_message_and_costs_nothing():
     free = costs(fraction=0.0)
-    assert choose_cuts(Prompt(500), 0, (100, 300, 500), free) == (300, ())
+    assert choose_cuts(Prompt(500), 0, (100, 300, 499), free) == (499, ())
+    assert choose_cuts(Prompt(500), 0, (100, 300, 500), free) == (500, ()), "a message may end with the prompt"
     assert choose_cuts(Prompt(500), 0, (500,), free) == (500, ())
     assert choose_cuts(Prompt(500), 300, (100, 300), free) == (500, ()), "the cached prefix is captured already"
 
@@ -35,11 +36,13 @@ def test_boundaries_inside_a_block_or_at_a_window_are_not_eligible():
 
 def test_extras_are_taken_from_the_end_while_they_fit_the_allowance():
     # 512 tokens cost 10 ms. An extra at 256 splits 0..448 (10 ms): 1 + 5 + 5 - 10 = 1 ms. Then 128 splits 0..256:
-    # 1 + 3 + 3 - 5 = 2 ms. The prompt end costs its snapshot, 1 ms.
+    # 1 + 3 + 3 - 5 = 2 ms. The prompt end costs its snapshot, 1 ms; where it is the anchor, nothing.
     boundaries = (128, 256, 448)
     chosen = {0.05: (), 0.1: (256,), 0.25: (256,), 0.3: (128, 256), 0.4: (128, 256, 512)}
     for fraction, extras in chosen.items():
         assert choose_cuts(Prompt(512), 0, boundaries, costs(fraction)) == (448, extras), fraction
+    # Without the stop at 448 an extra at 256 splits 0..512: 1 + 5 + 5 - 10 = 1 ms.
+    assert choose_cuts(Prompt(512), 0, (128, 256, 512), costs(0.1)) == (512, (256,))
 
 
 def test_the_first_extra_that_does_not_fit_ends_the_search():

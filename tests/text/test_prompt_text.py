@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.text import TextModel
+from service.text.template import ChatTemplate
 from service.text.vocabulary import TokenTable
 
 
@@ -77,7 +78,19 @@ def test_a_longer_chat_repeats_the_prompt_of_a_shorter_one_up_to_its_boundaries(
     )
     boundaries = smollm.message_boundaries(first)
     assert len(boundaries) == 2  # the template's own system message and the user's
-    assert smollm.message_boundaries(second)[:2] == boundaries
-    assert len(smollm.message_boundaries(second)) == 4
-    assert second[: boundaries[-1]] == first[: boundaries[-1]]
-    assert smollm.decode_prompt(first[: boundaries[-1]])[0].endswith("Hello<|im_end|>\n")
+    assert boundaries[-1] == len(first), "with what begins the answer: the next turn repeats that too"
+    assert second[: len(first)] == first
+    later = smollm.message_boundaries(second)
+    assert (len(later), later[0], later[-1]) == (4, boundaries[0], len(second))
+    assert smollm.decode_prompt(second[: later[1]])[0].endswith("Hello<|im_end|>\n")
+
+
+def test_a_template_that_drops_what_began_an_answer_keeps_the_last_messages_end(smollm: TextModel):
+    source = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
+    )
+    thinking = dataclasses.replace(smollm, template=ChatTemplate(source, {}))
+    ids = thinking.encode(thinking.render_chat([{"role": "user", "content": "Hello"}]), add_special_tokens=False)
+    (end,) = thinking.message_boundaries(ids)
+    assert thinking.decode_prompt(ids[:end])[0] == "<|im_start|>user\nHello<|im_end|>\n"
