@@ -90,6 +90,12 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=570_000)
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--answer-tokens", type=int, default=256)
+    parser.add_argument(
+        "--dtype",
+        choices=("bfloat16", "float32"),
+        default="bfloat16",
+        help="float32 is the quicker one without AVX-512",
+    )
     parser.add_argument("--seed", type=int, default=20261130)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -101,7 +107,7 @@ def main() -> None:
     else:
         prompts, ends, longest = text_prompts(options.text, seed), frozenset[int](), _TEXT_PROMPT_TOKENS
     limits = GenerationLimits(options.rows, longest, options.answer_tokens, ends)
-    model = load_model(open_source(path), torch.bfloat16, longest + options.answer_tokens)
+    model = load_model(open_source(path), getattr(torch, options.dtype), longest + options.answer_tokens)
     write_samples(generate(model, prompts, limits, seed), options.output, options.tokens)
 
 
