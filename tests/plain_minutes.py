@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from service.store.buckets import DEVICE_BOUNDS_MS, DEVICE_BUCKETS
+from service.store.engines import write_transaction
 from service.store.tables import SHAPE_COLUMNS, plan_minutes, plans
 
 KEY = ("minute", "run_id", *SHAPE_COLUMNS, "reason")
@@ -46,6 +47,13 @@ def _sums(members: list[dict]) -> dict:
         "output_tokens": sum(plan["output_tokens"] for plan in members),
         **dict(zip(DEVICE_BUCKETS, buckets, strict=True)),
     }
+
+
+def write_minutes(engine: sa.Engine) -> None:
+    """Fill an empty plan_minutes from the plans that are there."""
+    rows = [{**dict(zip(KEY, key, strict=True)), **sums} for key, sums in plain_minutes(engine).items()]
+    with write_transaction(engine) as connection:
+        connection.execute(plan_minutes.insert(), rows)
 
 
 def stored_minutes(engine: sa.Engine) -> dict[tuple, dict]:

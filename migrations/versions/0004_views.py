@@ -1,7 +1,7 @@
 """Stable views: `plan_timeline` with the shape's label, `request_timeline`, `shape_minutes` and `device_histogram`.
 
 Purpose: the joins and sums that most questions begin with, under names that stay. `plan_timeline` is made again, with
-    one more column at its end.
+    one more column at its end, and its gap_ms a double on PostgreSQL too.
 Locks: PostgreSQL locks `plan_timeline` while it is made again, for milliseconds; no table is changed or read. The
     caller holds the upgrade lock (SQLite: the write lock; PostgreSQL: an advisory lock).
 Undo: `downgrade` drops the views and makes `plan_timeline` as it was before. No row is touched.
@@ -44,8 +44,8 @@ SELECT
     p.prompt_tokens, p.output_tokens, p.offered_tokens, p.draft_tokens, p.accepted_tokens, p.deliveries,
     CASE
         WHEN p.started_ns IS NULL OR q.completed_ns IS NULL THEN NULL
-        WHEN p.started_ns > q.completed_ns THEN (p.started_ns - q.completed_ns) / 1000000.0
-        ELSE 0.0
+        WHEN p.started_ns > q.completed_ns THEN {gap}
+        ELSE {no_gap}
     END AS gap_ms,
     v.actor AS policy_actor, v.note AS policy_note, v.preset AS policy_preset, v.applied_at AS policy_applied_at,
     v.output_token_value, v.token_fairness, v.delivery_fairness, v.decode_age_price, v.terminal_value,
@@ -57,6 +57,10 @@ LEFT JOIN plans q
     AND q.fence = (SELECT MAX(e.fence) FROM plans e WHERE e.run_id = p.run_id AND e.fence < p.fence)
 LEFT JOIN policy_versions v ON v.version = p.policy_version
 """
+
+_GAP = "(p.started_ns - q.completed_ns) / 1000000.0"
+_DOUBLE = "CAST({} AS double precision)"
+_BEFORE = {"gap": _GAP, "no_gap": "0.0", "more": ""}
 
 # One row per lane: what each plan did for each request that it served.
 _REQUESTS = """
@@ -137,7 +141,7 @@ def upgrade() -> None:
     buckets, count = _buckets()
     connection.exec_driver_sql("DROP VIEW plan_timeline")
     for text in (  # as they stand: in op.execute a colon begins a parameter
-        _TIMELINE.format(more=f", {_label('p')} AS shape"),
+        _TIMELINE.format(gap=_DOUBLE.format(_GAP), no_gap=_DOUBLE.format("0"), more=f", {_label('p')} AS shape"),
         _REQUESTS.format(shape=_label("p"), since_arrival=_SINCE_ARRIVAL[connection.dialect.name]),
         _MINUTES.format(shape=_label("m"), columns=columns),
         _HISTOGRAM.format(shape=_label("m"), columns=columns, buckets=buckets, count=count),
@@ -150,4 +154,4 @@ def downgrade() -> None:
     connection = op.get_bind()
     for view in ("device_histogram", "shape_minutes", "request_timeline", "plan_timeline"):
         connection.exec_driver_sql(f"DROP VIEW {view}")
-    connection.exec_driver_sql(_TIMELINE.format(more=""))
+    connection.exec_driver_sql(_TIMELINE.format(**_BEFORE))

@@ -15,7 +15,8 @@ from service.cli.database import store_options
 from service.cli.output import Command, fail, json_option, print_json, print_table
 from service.cli.serve import resolve_settings
 from service.store.errors import StoreError
-from service.store.statements import limited, run_statement
+from service.store.exports import load_parquet
+from service.store.statements import distinct_names, limited, run_statement
 
 Rows = Sequence[Sequence[Any]]
 
@@ -29,6 +30,9 @@ Rows = Sequence[Sequence[Any]]
 @store_options
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV instead of a table.")
 @json_option
+@click.option(
+    "--parquet", type=click.Path(dir_okay=False, path_type=pathlib.Path), help="Write a Parquet file instead."
+)
 @click.option("--rows", type=click.IntRange(1, 10_000_000), default=1000, show_default=True, help="The most to print.")
 @click.option(
     "--timeout", type=click.FloatRange(0, 86_400, min_open=True), default=30.0, show_default=True, help="Seconds."
@@ -39,6 +43,7 @@ def sql(
     data_dir: pathlib.Path | None,
     as_csv: bool,
     as_json: bool,
+    parquet: pathlib.Path | None,
     rows: int,
     timeout: float,
 ) -> None:
@@ -46,17 +51,23 @@ def sql(
 
     It runs in a transaction that cannot write. What is left out is said on standard error.
     """
-    if as_csv and as_json:
-        fail("--csv and --json are two forms of the same answer; choose one")
+    if as_csv + as_json + (parquet is not None) > 1:
+        fail("--csv, --json and --parquet are forms of the same answer; choose one")
     text = sys.stdin.read() if statement == "-" else statement
     try:
         url = resolve_settings({"database": database, "data_dir": data_dir}).database
         with run_statement(url, text, timeout) as answer:
-            found, is_cut = limited(answer.rows, rows)
+            if parquet is not None:
+                count, is_cut = load_parquet().write_parquet(parquet, answer, rows)
+            else:
+                found, is_cut = limited(answer.rows, rows)
     except StoreError as error:
         fail(str(error))
-    show = _print_csv if as_csv else _print_json if as_json else _print_table
-    show(answer.columns, found)
+    if parquet is not None:
+        click.echo(f"{parquet}: {count} rows of {len(answer.columns)} columns")
+    else:
+        show = _print_csv if as_csv else _print_json if as_json else _print_table
+        show(answer.columns, found)
     if is_cut:
         click.echo(f"helios sql: there are more than {rows} rows; --rows prints more", err=True)
 
@@ -73,11 +84,8 @@ def _print_csv(columns: Sequence[str], rows: Rows) -> None:
 
 
 def _print_json(columns: Sequence[str], rows: Rows) -> None:
-    """JSON has neither NaN nor infinities: they become text. A second column of one name gets its number behind it."""
-    names = [
-        name if name not in columns[:at] else f"{name}_{columns[:at].count(name) + 1}"
-        for at, name in enumerate(columns)
-    ]
+    """JSON has neither NaN nor infinities: they become text."""
+    names = distinct_names(columns)
     print_json([dict(zip(names, map(_json_value, row), strict=True)) for row in rows])
 
 

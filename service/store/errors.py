@@ -4,6 +4,7 @@
     ├── InvalidDatabaseUrl    the address cannot be read, or names a database that Helios does not use
     ├── InvalidFilter         a query's filter, limit or cursor cannot be used; `name` says which
     ├── StatementError        an operator's statement would write, is wrong or takes too long; nothing was changed
+    ├── ExportFailed          an answer cannot be written to the file that was named; no file was made
     ├── StoreUnavailable      the database cannot be reached or used now; nothing was changed
     │   ├── StoreBusy         another process held the write lock for too long; try again
     │   ├── StoreMissing      there is no database at this address yet
@@ -40,6 +41,10 @@ class InvalidFilter(StoreError, ValueError):
 
 class StatementError(StoreError, ValueError):
     """An operator's own statement that would write, cannot be read or takes too long."""
+
+
+class ExportFailed(StoreError):
+    """An answer cannot be written to the file that was named."""
 
 
 class StoreUnavailable(StoreError):

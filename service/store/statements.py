@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import enum
 import itertools
 import sqlite3
 import time
+import urllib.parse
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -23,11 +25,50 @@ _READS = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_F
 _READING_PRAGMAS = frozenset({"table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo"})
 
 
+class ColumnType(enum.Enum):
+    """What a column of an answer holds, where the database says so."""
+
+    TIME = "time"
+    BOOLEAN = "boolean"
+    INTEGER = "integer"
+    FLOAT = "float"
+    TEXT = "text"
+    JSON = "json"
+    UNKNOWN = "unknown"
+
+
+_SQLITE_TYPES = {  # as the migrations declare them; TEXT and BLOB are what newer versions say of expressions, too
+    "DATETIME": ColumnType.TIME,
+    "BOOLEAN": ColumnType.BOOLEAN,
+    "INTEGER": ColumnType.INTEGER,
+    "FLOAT": ColumnType.FLOAT,
+    "JSON": ColumnType.JSON,
+}
+_POSTGRESQL_TYPES = {
+    "timestamptz": ColumnType.TIME,
+    "timestamp": ColumnType.TIME,
+    "bool": ColumnType.BOOLEAN,
+    "int2": ColumnType.INTEGER,
+    "int4": ColumnType.INTEGER,
+    "int8": ColumnType.INTEGER,
+    "float4": ColumnType.FLOAT,
+    "float8": ColumnType.FLOAT,
+    "text": ColumnType.TEXT,
+    "varchar": ColumnType.TEXT,
+    "json": ColumnType.JSON,
+    "jsonb": ColumnType.JSON,
+}
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """Column names, and the rows as they are fetched; a row has one value per column."""
+    """Column names and types, and the rows as they are fetched; a row has one value per column.
+
+    SQLite's times are text, its booleans 0 and 1.
+    """
 
     columns: tuple[str, ...]
+    types: tuple[ColumnType, ...]
     rows: Iterator[Sequence[Any]]
 
 
@@ -58,6 +99,7 @@ def run_statement(url: str, statement: str, timeout_s: float) -> Iterator[Answer
 @contextlib.contextmanager
 def _sqlite_answer(connection: Any, statement: str, timeout_s: float) -> Iterator[Answer]:
     deadline = time.monotonic() + timeout_s
+    path = connection.execute("PRAGMA database_list").fetchone()[2]
     connection.set_authorizer(_permit_reading)
     connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS_BETWEEN_CHECKS)
     try:
@@ -65,10 +107,28 @@ def _sqlite_answer(connection: Any, statement: str, timeout_s: float) -> Iterato
         if cursor.description is None:
             raise StatementError("the statement gives no rows; it must be one SELECT")
         with contextlib.closing(cursor):
-            yield Answer(tuple(column[0] for column in cursor.description), cursor)
+            columns = tuple(column[0] for column in cursor.description)
+            yield Answer(columns, _declared_types(path, statement, len(columns)), cursor)
     finally:
         connection.set_progress_handler(None, 0)
         connection.set_authorizer(None)
+
+
+def _declared_types(path: str, statement: str, count: int) -> tuple[ColumnType, ...]:
+    """What the tables declare of the answer's columns, as SQLite says it of a view; nothing of expressions.
+
+    The view is made and forgotten in a session of its own, which cannot write to the store.
+    """
+    unknown = (ColumnType.UNKNOWN,) * count
+    uri = f"file:{urllib.parse.quote(path)}?mode=ro"
+    with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
+        try:
+            connection.execute(f"CREATE TEMP VIEW helios_answer AS {statement.strip().rstrip(';')}")
+            declared = [row[2] for row in connection.execute("PRAGMA temp.table_info(helios_answer)")]
+        except (sqlite3.Error, sqlite3.Warning):  # a PRAGMA, for one, is no view
+            return unknown
+    types = tuple(_SQLITE_TYPES.get(name.upper(), ColumnType.UNKNOWN) for name in declared)
+    return types if len(types) == count else unknown
 
 
 def _permit_reading(action: int, pragma: str | None, *_: str | None) -> int:
@@ -85,7 +145,10 @@ def _postgresql_answer(connection: Any, statement: str, timeout_s: float) -> Ite
     connection.execute("SELECT set_config('statement_timeout', %s, true)", (str(max(1, round(timeout_s * 1000))),))
     with connection.cursor(name="helios_sql") as cursor:
         cursor.execute(statement.strip().rstrip(";"))
-        yield Answer(tuple(column.name for column in cursor.description), _batches(cursor, timeout_s))
+        columns = tuple(column.name for column in cursor.description)
+        infos = [connection.adapters.types.get(column.type_code) for column in cursor.description]
+        types = tuple(_POSTGRESQL_TYPES.get(info.name if info else "", ColumnType.UNKNOWN) for info in infos)
+        yield Answer(columns, types, _batches(cursor, timeout_s))
 
 
 def _batches(cursor: Any, timeout_s: float) -> Iterator[Sequence[Any]]:
@@ -136,3 +199,8 @@ def limited(rows: Iterator[Sequence[Any]], most: int) -> tuple[list[Sequence[Any
     """Up to `most` rows, and whether there were more."""
     taken = list(itertools.islice(rows, most + 1))
     return taken[:most], len(taken) > most
+
+
+def distinct_names(names: Sequence[str]) -> list[str]:
+    """The names; a second column of one name gets its number behind it."""
+    return [name if name not in names[:at] else f"{name}_{names[:at].count(name) + 1}" for at, name in enumerate(names)]

@@ -29,7 +29,8 @@ def contents(engine):
 def timeline(engine):
     with read_transaction(engine) as connection:
         rows = connection.exec_driver_sql("SELECT * FROM plan_timeline ORDER BY run_id, fence").mappings().all()
-    return [{name: value for name, value in row.items() if name != "shape"} for row in rows]
+    plans = [{name: value for name, value in row.items() if name != "shape"} for row in rows]
+    return [plan | {"gap_ms": None if plan["gap_ms"] is None else float(plan["gap_ms"])} for plan in plans]
 
 
 def test_the_views_go_and_come_with_rows_in_place(any_store, store_url):
