@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from scheduler import admission, checkpoints, commitment, completion, layout, replay, stages
+from scheduler import admission, commitment, completion, layout, replay, stages
 from scheduler.capacity import DEFAULT_COMPLETION_TOKEN_CAPACITY, select
 from scheduler.catalog import Catalog
 from scheduler.checks import MAX_TIME_NS, whole
@@ -28,7 +28,6 @@ from scheduler.load_settings import LoadSettings, check_catalog, check_policy
 from scheduler.planning import CandidateTuple, Planner
 from scheduler.plans import BarredBy, ScheduledPlan
 from scheduler.policy import PolicyConfig
-from scheduler.prompts import Prompt
 from scheduler.records import (
     MAX_TOKENS,
     CompletionRecord,
@@ -181,7 +180,7 @@ class RequestScheduler:
         if not state.free_slots:
             raise SlotsFull(f"all {state.request_slots} request slots are taken")
         state.refresh()  # a newcomer's memory looks at the residents'
-        self._choose_cuts(spec, prompt)
+        stages.choose_cuts(state, spec, prompt)
         tenant = state.occupy(spec, prompt, admission.first_stage(spec, prompt, state.can))
         stages.fill_slot(state, tenant)
         return tenant.handle
@@ -195,21 +194,6 @@ class RequestScheduler:
         if retiring or before in state.unpublished_snapshots:
             raise SnapshotPending(f"request {spec.request_id}: the snapshot of {before} is not published yet")
 
-    def _choose_cuts(self, spec: RequestSpec, prompt: Prompt) -> None:
-        """S10: which endpoints of the prompt are to be captured."""
-        state = self._state
-        if not state.can.has(GraphKind.SNAPSHOT) or state.resources.free_snapshot_rows < 1:
-            return
-        catalog = state.catalog
-        costs = checkpoints.CaptureCosts(
-            catalog.known_capacities(GraphKind.SCORED_PREFILL if spec.scored else GraphKind.PREFILL),
-            catalog.smallest_known_ns(GraphKind.SNAPSHOT),
-            state.checkpoint_fraction,
-        )
-        prompt.anchor, prompt.extras = checkpoints.choose_cuts(
-            prompt, spec.cached_tokens, spec.message_boundaries, costs
-        )
-
     def cancel(self, handle: RequestHandle) -> None:
         """Stops selecting the request; its slot is freed now, or when the last frame that uses it completes.
 
@@ -219,6 +203,17 @@ class RequestScheduler:
         self._state.columns["epoch"][number] += 1
         self._state.columns["cancelled"][number] = 1
         stages.drop(self._state, number)
+        self._state.views_stale = True
+        self._note_idle()
+
+    def finish(self, handle: RequestHandle) -> None:
+        """The request's answer is complete at what has become visible of it: a normal end between completions (S5).
+
+        Frames that still use it commit nothing more for it. Raises UnknownHandle when the request has ended.
+        """
+        number = self._running(handle)
+        self._state.columns["epoch"][number] += 1
+        stages.finish(self._state, number)
         self._state.views_stale = True
         self._note_idle()
 

@@ -9,7 +9,8 @@ import math
 
 from scheduler import checkpoints, layout
 from scheduler.admission import draft_source, output_limit
-from scheduler.records import RequestHandle
+from scheduler.prompts import Prompt
+from scheduler.records import RequestHandle, RequestSpec
 from scheduler.shapes import GraphKind
 from scheduler.state import SchedulerState, Tenant
 
@@ -18,6 +19,19 @@ def _tenant(state: SchedulerState, number: int) -> Tenant:
     tenant = state.tenants[number]
     assert tenant is not None, "a submitted lane keeps its slot"
     return tenant
+
+
+def choose_cuts(state: SchedulerState, spec: RequestSpec, prompt: Prompt) -> None:
+    """Notes in the prompt of a request that is let in which of its endpoints are to be captured (S10)."""
+    if not state.can.has(GraphKind.SNAPSHOT) or state.resources.free_snapshot_rows < 1:
+        return
+    catalog = state.catalog
+    costs = checkpoints.CaptureCosts(
+        catalog.known_capacities(GraphKind.SCORED_PREFILL if spec.scored else GraphKind.PREFILL),
+        catalog.smallest_known_ns(GraphKind.SNAPSHOT),
+        state.checkpoint_fraction,
+    )
+    prompt.anchor, prompt.extras = checkpoints.choose_cuts(prompt, spec.cached_tokens, spec.message_boundaries, costs)
 
 
 def follow(state: SchedulerState, number: int) -> None:
@@ -102,6 +116,23 @@ def end_normally(state: SchedulerState, number: int) -> None:
         columns["retiring"][number] = 0
         _tenant(state, number).finished = True
         _enter_terminal(state, number)
+    else:
+        drop(state, number)
+
+
+def finish(state: SchedulerState, number: int) -> None:
+    """The host has found the end of the request's answer in what was published of it.
+
+    A state that does not reach the answer yet is not worth a capture, and a copy that is under way must not be taken
+    for the terminal one. A preempted request retires as before, and its answer has ended.
+    """
+    columns = state.columns
+    stage = int(columns["stage"][number])
+    whole = columns["consumed"][number] >= columns["prompt_tokens"][number]
+    if stage == layout.TERMINAL:
+        _tenant(state, number).finished = True
+    elif whole and (stage == layout.DECODE or columns["in_flight"][number] == 0):
+        end_normally(state, number)
     else:
         drop(state, number)
 

@@ -109,7 +109,7 @@ def apply_lane(resident: Resident, result: LaneResult, completion: Completion) -
     if finished is None and emitted and resident.emitted >= resident.output_limit:
         finished = FinishReason.LENGTH
     if finished is not None:
-        end(resident, finished, completion)
+        end(resident, finished, completion.graphs, completion.now_ns)
     elif lane.role is Role.TERMINAL:
         resident.cancelled = True
     else:
@@ -123,16 +123,26 @@ def apply_lane(resident: Resident, result: LaneResult, completion: Completion) -
     ]
 
 
-def end(resident: Resident, finished: FinishReason, completion: Completion) -> None:
+def end(resident: Resident, finished: FinishReason, graphs: tuple[Graph, ...], now_ns: int) -> None:
     """The request's last token: its state is retired through a terminal snapshot if it has earned one."""
-    terminal = [g for g in completion.graphs if g.shape.kind is GraphKind.TERMINAL_SNAPSHOT]
+    terminal = [g for g in graphs if g.shape.kind is GraphKind.TERMINAL_SNAPSHOT]
     cost = min((g.duration_ms for g in terminal if g.known), default=None)
     normal = finished in (FinishReason.STOP, FinishReason.LENGTH)
     earned = cost is None or resident.decode_earned_ms >= cost
     if normal and terminal and (earned or resident.retiring):
         if not resident.retiring:
-            resident.terminal_since_ns = completion.now_ns
+            resident.terminal_since_ns = now_ns
         resident.stage, resident.retiring, resident.finished = Stage.TERMINAL, False, True
+    else:
+        resident.cancelled = True
+
+
+def finish(resident: Resident, graphs: tuple[Graph, ...], now_ns: int) -> None:
+    """The host says that the answer has ended: as with its last token, where the state has come that far."""
+    if resident.stage is Stage.TERMINAL:
+        resident.finished = True
+    elif resident.stage is Stage.DECODE or (resident.prompt_whole and not resident.in_flight):
+        end(resident, FinishReason.STOP, graphs, now_ns)
     else:
         resident.cancelled = True
 

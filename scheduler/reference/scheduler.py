@@ -29,7 +29,7 @@ from scheduler.reference.completion import checked_interval, checked_lanes
 from scheduler.reference.decision import Decision, Graph, Outcome
 from scheduler.reference.estimates import Estimates
 from scheduler.reference.frames import CompletedFrame, Frame, Participant, project
-from scheduler.reference.lanes import Completion, apply_lane, captures_an_end, commits, release_lane
+from scheduler.reference.lanes import Completion, apply_lane, captures_an_end, commits, finish, release_lane
 from scheduler.reference.planner import plan as choose
 from scheduler.reference.prompts import Prompt, atomic_blocks, image_windows, window_starts
 from scheduler.reference.rates import Rates
@@ -138,6 +138,14 @@ class ReferenceScheduler(ReferenceState):
         resident = self._resident(handle)
         resident.cancelled = True
         resident.epoch += 1
+        self._free_if_done(resident)
+        self._idle()
+
+    def finish(self, handle: RequestHandle) -> None:
+        """The answer is complete at what has become visible; frames in flight commit nothing more for it."""
+        resident = self._resident(handle)
+        resident.epoch += 1
+        finish(resident, self.graphs(), self.now_ns)
         self._free_if_done(resident)
         self._idle()
 

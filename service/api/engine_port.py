@@ -20,8 +20,8 @@ class TokenStream(Protocol):
     async def __anext__(self) -> Tokens:
         """The next message."""
 
-    def cancel(self, reason: str) -> None:
-        """End the request; its last Tokens message still follows."""
+    def cancel(self, reason: str, answer_tokens: int | None = None) -> None:
+        """End the request; its last Tokens message still follows. `answer_tokens`: those before a stop string."""
 
 
 class EnginePort(Protocol):

@@ -53,7 +53,7 @@ class Generation:
         self._scores: collections.deque[TokenScore] = collections.deque()
         self._answer_start = 0 if echo is None else len(echo.text)
         self._exit = contextlib.AsyncExitStack()
-        self._cancel: Callable[[str], None] | None = None
+        self._cancel: Callable[[str, int | None], None] | None = None
         self._waiting: asyncio.Timeout | None = None
         self._interrupted = False
         self._entering: asyncio.Task[AsyncIterator[Tokens]] | None = None
@@ -191,7 +191,7 @@ class Generation:
     async def _settle(self, stream: AsyncIterator[Tokens]) -> None:
         """After a stop string: end the request and take the engine's last counts. The text is complete already."""
         assert self._cancel is not None
-        self._cancel("stop")
+        self._cancel("stop", self._answer.whole_tokens)
         with contextlib.suppress(EngineError, TimeoutError):
             async with asyncio.timeout(0 if self._interrupted else SETTLE_S) as self._waiting:
                 async for tokens in stream:

@@ -6,8 +6,9 @@ import msgspec
 
 from scheduler.errors import InvalidPolicy
 from scheduler.policy import PolicyConfig
-from scheduler.records import FinishReason
+from scheduler.records import FinishReason, RequestHandle
 from service.engine.core import Core
+from service.engine.requests import EngineRequest
 from service.engine.submission import submit
 from service.ipc.messages import Cancel, ConfigurePolicy, EngineStopping, Hello, PolicyAcknowledged, Submit, ToEngine
 from service.journal.records import PolicyApplied
@@ -30,9 +31,27 @@ def apply_command(core: Core, client: bytes, message: ToEngine) -> None:
 def _cancel(core: Core, client: bytes, message: Cancel) -> None:
     """Ends the request now; a request that has ended, or is another client's, is left alone."""
     request = core.table.get(message.request_id)
-    if request is not None and request.client == client:
-        reason = FinishReason.STOP if message.reason == "stop" else FinishReason.ABORT
-        core.end(request, reason, None, core.now_ns)
+    if request is None or request.client != client:
+        return
+    if message.reason != "stop":
+        core.end(request, FinishReason.ABORT, None, core.now_ns)
+    elif request.handle is None or not _keeps_answer(request, message.answer_tokens):
+        core.end(request, FinishReason.STOP, None, core.now_ns)
+    else:
+        _finish(core, request, request.handle, message.answer_tokens)
+
+
+def _keeps_answer(request: EngineRequest, answer_tokens: int | None) -> bool:
+    """Whether a state that ends with the answer can still be made: output of earlier lives is part of this prompt."""
+    return answer_tokens is None or answer_tokens >= request.emitted_before
+
+
+def _finish(core: Core, request: EngineRequest, handle: RequestHandle, answer_tokens: int | None) -> None:
+    """A stop string ends an answer like a stop token, but for what was computed of the string and behind it."""
+    core.scheduler.finish(handle)
+    core.settle(request, FinishReason.STOP, None, core.now_ns)
+    if handle in core.leaving and answer_tokens is not None:
+        core.leaving[handle] = min(core.leaving[handle], request.prompt_length + answer_tokens)
 
 
 def _configure(core: Core, client: bytes, message: ConfigurePolicy) -> None:

@@ -60,10 +60,15 @@ class Submit(msgspec.Struct, tag="submit", frozen=True):
 
 
 class Cancel(msgspec.Struct, tag="cancel", frozen=True):
-    """Ends a request. reason: "abort" (client gone) or "stop" (stop string found; counts as success)."""
+    """Ends a request. reason: "abort" (client gone) or "stop" (stop string found; counts as success).
+
+    `answer_tokens`: with "stop", so many of the output tokens that were sent lie before the stop string. They are what
+    the next turn of a conversation will repeat, so the request's cached state is to end there; None: unknown.
+    """
 
     request_id: str
     reason: str
+    answer_tokens: int | None = None
 
 
 class ConfigurePolicy(msgspec.Struct, tag="configure_policy", frozen=True):

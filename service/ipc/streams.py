@@ -63,13 +63,13 @@ class Stream:
             raise item
         return item
 
-    def cancel(self, reason: str) -> None:
+    def cancel(self, reason: str, answer_tokens: int | None = None) -> None:
         """End the request: "abort", or "stop" when a stop string was found. The last Tokens message still follows.
 
-        Does nothing when the request has ended.
+        `answer_tokens`: the output tokens before the stop string. Does nothing when the request has ended.
         """
         if not self._ended:
-            self._quietly(lambda: self._connection.send(Cancel(self.request.request_id, reason)))
+            self._quietly(lambda: self._connection.send(Cancel(self.request.request_id, reason, answer_tokens)))
 
     def accepted(self) -> None:
         """The engine has the request."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 from collections.abc import Iterable, Sequence
 
@@ -31,24 +32,43 @@ class AnswerText:
         """`aligned`: releases name their tokens. Without it only text is kept track of, which is quicker."""
         self._decoder = decoder
         self._matcher = StopMatcher(stops)
+        self._may_stop = bool(stops)
         self._aligned = aligned
         self._waiting: list[int] = []
         self._released_characters = 0
+        self._ends: list[int] = []  # of each token fed the characters up to its end; only where a stop may ask
 
     @property
     def stopped(self) -> bool:
         """A stop string was completed; nothing more comes out."""
         return self._matcher.stopped
 
+    @property
+    def whole_tokens(self) -> int:
+        """After a stop: the tokens that lie wholly in the text before the stop string, the first of those fed."""
+        place = bisect.bisect_left(self._ends, self._released_characters)
+        reached = self._released_characters > 0 and self._ends[place] == self._released_characters
+        return place + reached
+
     def feed(self, token_ids: Iterable[int]) -> Release:
         """What these tokens made certain."""
-        if not self._aligned:
-            return Release(self._matcher.feed(self._decoder.feed(token_ids)))
         if self.stopped:
             return Release("")
+        if not self._may_stop:
+            return self._release(self._decode(token_ids))
+        return self._release(self._matcher.feed("".join(self._ended(token_id) for token_id in token_ids)))
+
+    def _ended(self, token_id: int) -> str:
+        text = self._decode((token_id,))
+        self._ends.append((self._ends[-1] if self._ends else 0) + len(text))
+        return text
+
+    def _decode(self, token_ids: Iterable[int]) -> str:
+        if not self._aligned:
+            return self._decoder.feed(token_ids)
         text, starts = self._decoder.feed_aligned(token_ids)
         self._waiting += starts
-        return self._release(self._matcher.feed(text))
+        return text
 
     def finish(self) -> Release:
         """What was held back, once no more can follow."""
@@ -59,6 +79,8 @@ class AnswerText:
 
     def _release(self, text: str) -> Release:
         self._released_characters += len(text)
+        if not self._aligned:
+            return Release(text)
         waiting = self._waiting
         count = next((i for i, start in enumerate(waiting) if start >= self._released_characters), len(waiting))
         released, self._waiting = waiting[:count], [] if self.stopped else waiting[count:]

@@ -151,10 +151,11 @@ class FakeStream:
     def _score(self, token_id: int, count: int) -> TokenScore:
         return self._engine.score(token_id, count)
 
-    def cancel(self, reason: str) -> None:
+    def cancel(self, reason: str, answer_tokens: int | None = None) -> None:
         if not self._ended and not self._cancelled.is_set():
             self._cancelled.set()
             self._cancels.append((self._submit.request_id, reason))
+            self._engine.answer_tokens.append(answer_tokens)
 
 
 def echo(submit: Submit) -> list[Step]:
@@ -178,6 +179,7 @@ class FakeEngine:
         self.slow_refusal = False
         self.submits: list[Submit] = []
         self.cancels: list[tuple[str, str]] = []
+        self.answer_tokens: list[int | None] = []
         self.policies: list[tuple[int, dict[str, Any]]] = []
         self.policy_error: Exception | None = None
         self.released = asyncio.Event()

@@ -53,11 +53,12 @@ def test_stop_strings_over_chunk_borders_neither_leak_nor_are_missed(api, stop, 
 
 
 def test_a_stop_string_ends_the_request_in_the_engine_and_the_usage_is_the_engines(api):
-    api.engine.script = lambda _: [ids("one."), HOLD]
+    api.engine.script = lambda _: [ids("one.+"), HOLD]
     answer = api.chat(stop=".").json()
     assert answer["choices"][0]["message"]["content"] == "one"
-    assert answer["usage"]["completion_tokens"] == 4
+    assert answer["usage"]["completion_tokens"] == 5
     assert [reason for _, reason in api.engine.cancels] == ["stop"]
+    assert api.engine.answer_tokens == [3], "what a next turn repeats, neither the stop string nor what is behind it"
 
 
 def test_text_after_a_stop_in_the_same_message_adds_nothing(api):

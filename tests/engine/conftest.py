@@ -141,8 +141,10 @@ class Rig:
         assert not more
         self.transport.inbox.append((client, message))
 
-    def cancel(self, request_id: str, reason: str = "abort", client: bytes = b"A") -> None:
-        self.transport.inbox.append((client, Cancel(request_id, reason)))
+    def cancel(
+        self, request_id: str, reason: str = "abort", client: bytes = b"A", answer_tokens: int | None = None
+    ) -> None:
+        self.transport.inbox.append((client, Cancel(request_id, reason, answer_tokens)))
 
     def step(self, times: int = 1) -> None:
         for _ in range(times):

@@ -48,3 +48,27 @@ def test_the_next_turn_starts_at_the_end_of_an_answer_that_ended_inside_a_round(
         for one in (bare, rig):
             one.device.shut_down(abandon=False)
     assert rig.device.used_pages() == 0
+
+
+def test_the_next_turn_starts_at_the_end_of_an_answer_that_a_stop_string_ended(tmp_path):
+    """Greedy conversations cut after one byte after the other, told to the engine as late as a service would."""
+    prompt, more = list(b"KING RICHARD:\nMy lord, the"), list(b"\n\nQUEEN:\nAnd")
+    bare, rig = byte_rig(tmp_path / "bare", snapshot_rows=0), byte_rig(tmp_path / "rig", snapshot_rows=64)
+    try:
+        text = ask(bare, "text", prompt, END)
+        for kept in (3, 8, 9, 10, 11, 17):
+            answer, name = text[:kept], f"{kept}"
+            rig.submit(name, token_ids=prompt, output=60, sampling=Sampling(0.0), stop=[END], host_stop=True)
+            while len(rig.text(name)) <= kept:
+                rig.step()
+            rig.cancel(name, "stop", answer_tokens=kept)
+            rig.settle()
+            assert rig.ending(name).finish_reason == "stop"
+            turn = prompt + answer + more
+            assert ask(rig, f"{kept} next", turn, END) == ask(bare, f"{kept} next", turn, END)
+            admitted = {record.request_id: record for record in rig.journal.of(RequestAdmitted)}
+            assert admitted[f"{kept} next"].cached_tokens == len(prompt) + kept
+    finally:
+        for one in (bare, rig):
+            one.device.shut_down(abandon=False)
+    assert rig.device.used_pages() == 0

@@ -74,6 +74,33 @@ def test_any_cut_gives_the_same_text_and_the_tokens_that_begin_in_it(token_ids, 
     assert plain[3] == texts
 
 
+def slow_whole_tokens(token_ids: list[int], text: str) -> int:
+    """The shortest beginning of the tokens whose text reaches this far, unless its last one goes beyond."""
+    for count in range(len(token_ids) + 1):
+        reached = IncrementalDecoder(TABLE).feed(token_ids[:count])
+        if len(reached) >= len(text):
+            return count if reached == text else count - 1
+    raise AssertionError("the text is not theirs")
+
+
+@given(token_ids=tokens, cuts=st.lists(st.integers(0, 20), max_size=6), stops=stop_strings, aligned=st.booleans())
+@settings(max_examples=1000, deadline=None)
+def test_the_tokens_wholly_before_a_stop_string_are_counted_in_any_cut(token_ids, cuts, stops, aligned):
+    answer = AnswerText(IncrementalDecoder(TABLE), stops, aligned=aligned)
+    text = "".join(answer.feed(feed).text for feed in split(token_ids, cuts))
+    if answer.stopped:
+        assert answer.whole_tokens == slow_whole_tokens(token_ids, text)
+
+
+@pytest.mark.parametrize(("stop", "count"), [("b<", 0), ("<", 1), ("<a", 1), ("ab<", 0), ("bb", 2)])
+def test_a_token_that_a_stop_string_cuts_is_not_whole(stop, count):
+    fed = [PIECES.index(piece) + 1 for piece in (b"ab", b"<a", b"b", b"b")]
+    answer = AnswerText(IncrementalDecoder(TABLE), [stop], aligned=False)
+    answer.feed(fed)
+    assert answer.stopped
+    assert answer.whole_tokens == count
+
+
 @given(token_ids=tokens, stops=stop_strings)
 @settings(max_examples=500, deadline=None)
 def test_a_token_comes_out_with_its_first_character_and_never_before(token_ids, stops):

@@ -65,6 +65,7 @@ def reference_dump(scheduler):
     scheduler.project()
     ends = [frame.end_ns for frame in scheduler.queue]
     found = shared(scheduler, scheduler.ledgers, ends, scheduler.prior.means)
+    found["unpublished snapshots"] = sorted(scheduler.unpublished_snapshots)
     for graph in scheduler.graphs():
         known = (graph.usable, graph.duration_ns, graph.observed_ns, graph.attempted_ns)
         found[f"graph {graph.position}"] = known
@@ -76,6 +77,7 @@ def reference_dump(scheduler):
             ("generation", r.handle.generation),
             ("cancelled", r.cancelled),
             ("retiring", r.retiring),
+            ("finished", r.stage is Stage.TERMINAL and r.finished),
             ("consumed", r.consumed),
             ("emitted", r.emitted),
             ("output_limit", r.output_limit),
@@ -118,6 +120,7 @@ def fast_dump(scheduler):
     state.refresh()
     ends = [frame.expected_end_ns for frame in state.queue]
     found = shared(scheduler, state.ledgers, ends, state.acceptance.prior)
+    found["unpublished snapshots"] = sorted(state.unpublished_snapshots)
     for position in range(len(state.graphs)):
         g = state.graphs[position]
         observed, attempted = int(g["observed_ns"]), int(g["attempted_ns"])
@@ -148,6 +151,7 @@ def fast_slot(state, slot, row):
         ("generation", int(row["generation"])),
         ("cancelled", cancelled),
         ("retiring", bool(row["retiring"])),
+        ("finished", stage is Stage.TERMINAL and state.tenants[slot].finished),
         ("consumed", int(row["consumed"])),
         ("emitted", int(row["emitted"])),
         ("output_limit", int(row["output_limit"])),

@@ -121,6 +121,14 @@ class Driver:
         if handle is not None:
             self.pair.call("cancel", handle)
 
+    def end(self):
+        """The host ends an answer; sometimes one that has just been preempted."""
+        handle = self.handle()
+        if handle is not None:
+            if self.rng.random() < 0.5:
+                self.pair.call("preempt", handle)
+            self.pair.call("finish", handle)
+
     def preempt(self):
         handle = self.handle()
         if handle is not None:

@@ -157,6 +157,7 @@ def random_rates(rng):
         "restart": 0.02 * busy,
         "victim": 0.05 * busy,
         "observe": 0.02 * busy,
+        "end": 0.02 * busy,
     }
 
 
