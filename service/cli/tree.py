@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from service.cli.bench import bench
+from service.cli.bench_trace import trace
 from service.cli.database import database
 from service.cli.journal import journal
 from service.cli.output import VERSION, Group, WrongUsage
@@ -44,6 +45,7 @@ def main() -> None:
 
 main.add_command(serve)
 main.add_command(simulate)
+bench.add_command(trace)
 main.add_command(bench)
 main.add_command(selfcheck)
 main.add_command(database)
