@@ -18,7 +18,8 @@ from gpu.programs import inference
 from gpu.programs.drafting import Drafter
 from gpu.programs.host_sampler import HostSampler
 from gpu.transport import Finished
-from service.engine import completion, planning
+from service.engine import completion
+from service.engine.plan_records import PlanRecords
 from service.engine.worker import Worker
 from service.ipc.server import EngineServer
 from service.journal.writer import JournalWriter
@@ -57,9 +58,9 @@ def watch(worker: Worker, journal: JournalWriter, server: EngineServer) -> tuple
     """Time every call out of the loop by the part that it belongs to, until the stack closes."""
     stopwatch, stack = Stopwatch(), contextlib.ExitStack()
     core = worker.core
-    for module, name in ((planning, "plan_committed"), (completion, "_completed")):
-        stack.enter_context(mock.patch.object(module, name, getattr(module, name)))  # put back what follows
-        stopwatch.wrap(module, name, "tracing")
+    for owner, name in ((PlanRecords, "record"), (completion, "_completed")):
+        stack.enter_context(mock.patch.object(owner, name, getattr(owner, name)))  # put back what follows
+        stopwatch.wrap(owner, name, "tracing")
     for name in ("advance_to", "complete", "plan", "commit", "published_output", "admit"):
         stopwatch.wrap(core.scheduler, name, "scheduler")
     for name in ("append", "sync_if_due"):

@@ -125,6 +125,11 @@ class RecordedRows:
         assert tenant is not None, "a lane's slot is held"
         return tenant.spec.request_id
 
+    def request_ids(self) -> list[str]:
+        """Of the recorded slots, each once, in the order in which they first appear."""
+        tenants: list[Any] = self.tenants
+        return [tenants[slot].spec.request_id for slot in dict.fromkeys(self.outputs.slots[: self.slots].tolist())]
+
     def make_lanes(self) -> tuple[PlanLane, ...]:
         lanes = _rows(_LANE, self.outputs.lanes[: self.lanes])
         details = _rows(_DETAIL, self.outputs.details[: self.lanes])

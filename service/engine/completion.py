@@ -45,7 +45,7 @@ def collect_completion(core: Core) -> None:
     tokens = _complete(core, frame, result, lanes, ExecutionTiming((device_ns,) if device_ns > 0 else (), wall_ns))
     _take_prompts(lanes)
     committed = _take_tokens(core, tokens, lanes, result.completed_ns)
-    outcomes = [_outcome(number, lane, frame, committed) for number, lane in enumerate(lanes)]
+    outcomes = _outcomes(lanes, frame, committed)
     _end_failed(core, lanes, core.refused is result, result.completed_ns)
     _retire(core, lanes)
     core.release()
@@ -167,18 +167,19 @@ def _entry(scores: TokenLogprobs) -> TokenScore:
     return scores.token_id, scores.logprob, list(scores.top)
 
 
-def _outcome(number: int, lane: _Lane, frame: InFlight, committed: dict[RequestHandle, int]) -> LaneOutcome:
-    """What the journal keeps of a lane. A learned round drafts at every depth, whatever is then verified."""
-    record, source = lane.record, lane.plan.proposal_source
-    consumed = record.consumed_prompt_tokens
-    if lane.request is None or lane.error is not None:
-        return LaneOutcome(number, consumed, 0, 0)
-    offered, drafted = record.offered_tokens or 0, 0
-    if source == LEARNED:
-        drafted = frame.plan.shape.draft_depth
-    elif source == COPY:
-        drafted = offered
-    return LaneOutcome(number, consumed, committed.get(record.handle, 0), record.accepted_tokens, offered, drafted)
+def _outcomes(lanes: Sequence[_Lane], frame: InFlight, committed: dict[RequestHandle, int]) -> list[LaneOutcome]:
+    """What the journal keeps of each lane. A learned round drafts at every depth, whatever is then verified."""
+    depth = frame.plan.shape.draft_depth
+    outcomes = []
+    for number, (plan, _, error, record, request) in enumerate(lanes):
+        consumed = record.consumed_prompt_tokens
+        if request is None or error is not None:
+            outcomes.append(LaneOutcome(number, consumed, 0, 0))
+            continue
+        tokens, offered, source = committed.get(record.handle, 0), record.offered_tokens or 0, plan.proposal_source
+        drafted = depth if source == LEARNED else offered if source == COPY else 0
+        outcomes.append(LaneOutcome(number, consumed, tokens, record.accepted_tokens, offered, drafted))
+    return outcomes
 
 
 def _note_rounds(core: Core, lanes: Sequence[_Lane], outcomes: Sequence[LaneOutcome]) -> None:
@@ -198,7 +199,8 @@ def _end_failed(core: Core, lanes: Sequence[_Lane], refused: bool, completed_ns:
         request = lane.request
         if lane.error is None or request is None or lane.plan.role is Role.TERMINAL:
             continue
-        if refused and core.grows and request.preemptions < MOST_LIVES:
+        if refused and core.grows and request.losses < MOST_LIVES:
+            request.losses += 1
             core.preempted(request)
         else:
             core.settle(request, FinishReason.ERROR, lane.error, completed_ns)
@@ -224,6 +226,6 @@ def _completed(
         device_ns=result.device_ns,
         wall_ns=wall_ns,
         exposed_delivery_ns=0,
-        estimate_ns=core.scheduler.catalog.estimate(frame.plan.shape, core.now_ns).duration_ns,
+        estimate_ns=core.scheduler.catalog.duration_ns(frame.plan.graph),
         lanes=lanes,
     )

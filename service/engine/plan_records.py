@@ -1,12 +1,90 @@
-"""A committed plan as its journal record. Every-step code: one pass, no allocation but the record itself."""
+"""A committed plan as its journal record. Every-step code.
+
+`PlanRecords.record` copies the scheduler's rows as they are; `plan_committed` makes an object of everything and is the
+plain twin, which also serves plans that have no rows (the reference scheduler's).
+"""
 
 from __future__ import annotations
 
 import functools
+import struct
 
-from scheduler.plans import Alternative, PlanLane, PlanParts, ScheduledPlan
+import msgspec
+
+from scheduler import layout
+from scheduler.plans import Alternative, PlanLane, PlanParts, Reason, ScheduledPlan
 from scheduler.shapes import GraphShape
-from service.journal.records import AlternativeRecord, LaneRecord, PartsRecord, PlanCommitted, ShapeRecord
+from service.journal.packed import LAYOUT, LITTLE_ENDIAN
+from service.journal.records import (
+    AlternativeRecord,
+    LaneRecord,
+    PackedPlan,
+    PartsRecord,
+    PlanCommitted,
+    ShapeRecord,
+    encoder,
+)
+
+MOST_CACHED = 4096
+"""Sets of graphs whose shapes are kept as they are written. They are forgotten all at once when there are more."""
+
+_REASON = {reason: number for number, reason in enumerate(Reason)}
+_GRAPHS = struct.Struct(f"2q{layout.CANDIDATE.itemsize - 16}x")
+"""The first two columns of a candidate: its graph and the one that follows, -1 without."""
+
+Graphs = tuple[tuple[int, int], ...]
+
+
+class PlanRecords:
+    """Makes the records of one engine's plans."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[Graphs, msgspec.Raw] = {}
+
+    def record(
+        self, plan: ScheduledPlan, fence: int, frame_slot: int, committed_ns: int, plan_ns: int, policy_version: int
+    ) -> PackedPlan | PlanCommitted:
+        """The record of `plan`, committed at `fence` into frame slot 0 or 1, before anyone else gets its slots."""
+        recorded = plan.recorded
+        if recorded is None or not LITTLE_ENDIAN:
+            return plan_committed(plan, fence, frame_slot, committed_ns, plan_ns, policy_version)
+        lanes, details, candidates, slots = recorded.as_bytes()
+        graphs = tuple(_GRAPHS.iter_unpack(candidates))
+        shapes = self._shapes.get(graphs)
+        if shapes is None:
+            shapes = self._list_shapes(graphs, recorded.shapes)
+        return PackedPlan(
+            LAYOUT,
+            fence,
+            committed_ns,
+            plan.planned_ns,
+            plan_ns,
+            _REASON[plan.reason],
+            frame_slot,
+            plan.queue_depth,
+            policy_version,
+            plan.log_scale,
+            plan.margin,
+            plan.candidates,
+            plan.active_decoders,
+            plan.exploration_credit_ns,
+            msgspec.structs.astuple(plan.ledgers),
+            shapes,
+            recorded.request_ids(),
+            slots,
+            lanes,
+            details,
+            candidates,
+        )
+
+    def _list_shapes(self, graphs: Graphs, shapes: tuple[GraphShape, ...]) -> msgspec.Raw:
+        """Every graph that is named, as it is written."""
+        if len(self._shapes) >= MOST_CACHED:
+            self._shapes.clear()
+        places = sorted({place for pair in graphs for place in pair if place >= 0})
+        entries = [(place, shapes[place].label, shape_record(shapes[place])) for place in places]
+        encoded = self._shapes[graphs] = msgspec.Raw(encoder.encode(entries))
+        return encoded
 
 
 @functools.cache  # a catalog's shapes, never more
@@ -105,8 +183,8 @@ def _alternative(other: Alternative, log_scale: float) -> AlternativeRecord:
         other.score,
         _parts(other.parts),
         log_scale,
-        None if other.following is None else other.following.kind.value,
         None if other.following is None else other.following.label,
+        None if other.following is None else other.following.kind.value,
         other.active_rows,
         list(other.request_ids),
         other.selected_cost_ns,

@@ -6,7 +6,6 @@ from gpu.device import Frame, FrameLane
 from scheduler.plans import PlanLane, Role, ScheduledPlan
 from service.engine.core import FRAME_SLOTS, Core, InFlight
 from service.engine.drafts import COPY
-from service.engine.plan_records import plan_committed
 from service.engine.preemption import make_room
 
 
@@ -30,7 +29,7 @@ def plan_and_commit(core: Core) -> Frame | None:
     frame_slot = 1 - core.in_flight[0].slot if core.in_flight else 0
     if core.traced:
         core.records.append(
-            plan_committed(plan, fence, frame_slot, committed_ns, planned_ns - began_ns, core.policy_version)
+            core.plan_records.record(plan, fence, frame_slot, committed_ns, planned_ns - began_ns, core.policy_version)
         )
     for lane in plan.lanes:
         request = core.request_of(lane)  # None: it has ended, and its terminal snapshot is taken

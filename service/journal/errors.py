@@ -5,6 +5,7 @@
     ├── JournalBusy           another engine writes to this directory
     ├── JournalTooSmall       the budget does not hold two segments
     ├── FrameTooLarge         one iteration's records do not fit into a segment
+    ├── UnknownLayout         a packed plan of another version, or one that does not fit its layout
     └── SegmentDamaged        a segment file that cannot be read as one
         ├── HeaderDamaged     too short, wrong magic or wrong checksum
         ├── OtherFormat       written by a version with another format
@@ -42,6 +43,10 @@ class JournalTooSmall(JournalError, ValueError):
 
 class FrameTooLarge(JournalError, ValueError):
     """One iteration's records are larger than a whole segment; they were counted as lost."""
+
+
+class UnknownLayout(JournalError, ValueError):
+    """A packed plan was written in a layout that this program does not know, or does not fit it."""
 
 
 class SegmentDamaged(JournalError):

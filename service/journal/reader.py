@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from service.journal.errors import SegmentDamaged
-from service.journal.records import PlanCommitted, Record, decoder
+from service.journal.errors import SegmentDamaged, UnknownLayout
+from service.journal.packed import decode_records
+from service.journal.records import PlanCommitted, Record
 from service.journal.segments import (
     FRAME,
     HEADER_BYTES,
@@ -26,6 +27,7 @@ from service.journal.segments import (
 )
 
 _LOOK_AHEAD = 64
+_UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError, UnknownLayout)
 
 
 class Position(NamedTuple):
@@ -173,8 +175,8 @@ class JournalReader:
         assert self.position is not None
         position = Position(self.position.segment, frame.end, frame.sequence)
         try:
-            records = decoder.decode(frame.payload)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            records = decode_records(frame.payload)
+        except _UNREADABLE as error:
             self._damage = [f"{self._segment.path.name} holds records that this version cannot read: {error}"]
             self._enter_run(self._segment)
             after = frame.sequence + _countable(frame.payload)
@@ -301,8 +303,8 @@ def _fence_before(segment: SegmentFile, offset: int) -> int | None:
         frame = segment.frame(offset)
         if frame is None:
             break
-        with contextlib.suppress(msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            for record in decoder.decode(frame.payload):
+        with contextlib.suppress(*_UNREADABLE):
+            for record in decode_records(frame.payload):
                 if isinstance(record, PlanCommitted):
                     return record.fence - 1
         offset = frame.end

@@ -250,6 +250,38 @@ class SchedulerCheckpoint(msgspec.Struct, tag="state", array_like=True, frozen=T
     data: bytes
 
 
+class PackedPlan(msgspec.Struct, tag="pack", array_like=True, frozen=True):
+    """PlanCommitted as the engine writes it; readers get it back as that (see service.journal.packed).
+
+    `layout` says what the rows in `lanes`, `details` and `candidates` hold; `candidates` begins with the submitted one.
+    `slots`: int64, the submitted slots of each candidate, one after another; `request_ids`: whose each of them is, in
+    the order in which slots first appear. `shapes`: encoded, list[packed.GraphEntry] of every graph that is named.
+    `ledgers`: LedgerBalances in the order of its fields. `priced`: the plan's `candidates`.
+    """
+
+    layout: int
+    fence: int
+    committed_ns: int
+    planned_ns: int
+    plan_ns: int
+    reason: int
+    frame_slot: int
+    queue_depth: int
+    policy_version: int
+    log_scale: float
+    margin: float | None
+    priced: int
+    active_decoders: int
+    exploration_credit_ns: int
+    ledgers: tuple[float, float, float, float, float, float, float]
+    shapes: msgspec.Raw
+    request_ids: list[str]
+    slots: bytes
+    lanes: bytes
+    details: bytes
+    candidates: bytes
+
+
 Record = (
     RunStarted
     | RunEnded
@@ -262,7 +294,9 @@ Record = (
     | OutputPublished
     | SchedulerCalls
     | SchedulerCheckpoint
+    | PackedPlan
 )
+"""What frames hold. Readers see PlanCommitted in place of PackedPlan."""
 
 encoder = msgspec.msgpack.Encoder()
 decoder = msgspec.msgpack.Decoder(list[Record])

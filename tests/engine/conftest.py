@@ -9,7 +9,8 @@ import pytest
 from scheduler.policy import PolicyConfig
 from service.engine.start import build_worker
 from service.ipc.messages import Cancel, Refused, Sampling, Submit, Tokens
-from service.journal.records import PlanCommitted, PlanCompleted, RequestArrived, RequestFinished, decoder, encoder
+from service.journal.packed import decode_records
+from service.journal.records import PlanCommitted, PlanCompleted, RequestArrived, RequestFinished, encoder
 from service.journal.status import LOSSES, JournalStatus
 from service.settings import EngineStart, Settings
 from service.telemetry.render import render
@@ -38,7 +39,7 @@ class FakeJournal:
     def append(self, records: Sequence, last_fence: int) -> None:
         if self.fail is not None:
             raise self.fail
-        decoded = decoder.decode(encoder.encode(list(records)))
+        decoded = decode_records(encoder.encode(list(records)))
         self.records += decoded
         self.writes.append((decoded, last_fence))
         self.events.append(("write", decoded))

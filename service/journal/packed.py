@@ -1,0 +1,243 @@
+"""Plans as the engine writes them: the scheduler's own records as bytes, turned into PlanCommitted by whoever reads.
+
+The engine copies a few hundred bytes of each plan instead of making an object for each lane and runner-up; a reader
+makes the objects. Both sides agree through LAYOUTS: what the columns of each layout are, and what the numbers in them
+mean. A layout is never changed once plans were written in it; when the scheduler's records change, the next number is
+added here, and plans in the earlier layouts stay readable.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from service.journal.errors import UnknownLayout
+from service.journal.records import (
+    AlternativeRecord,
+    LaneRecord,
+    PackedPlan,
+    PartsRecord,
+    PlanCommitted,
+    Record,
+    ShapeRecord,
+    decoder,
+)
+
+LITTLE_ENDIAN = sys.byteorder == "little"
+"""Whether this machine's integers have the byte order of packed rows."""
+
+Row = tuple[Any, ...]
+GraphEntry = tuple[int, str, ShapeRecord]
+"""A graph's place in the catalog, its label and its shape."""
+Shapes = dict[int, tuple[ShapeRecord, str]]
+
+_graphs_decoder = msgspec.msgpack.Decoder(list[GraphEntry])
+_SLOT = struct.Struct("<q")
+_NO_SOURCE = -1
+
+
+class Table:
+    """Rows of 64-bit columns, named in their order, floats with a "*" behind the name; gives a choice of them."""
+
+    def __init__(self, columns: str, chosen: str) -> None:
+        names = columns.split()
+        self.columns = tuple(names)
+        self._reader = struct.Struct("<" + "".join("d" if name.endswith("*") else "q" for name in names))
+        plain = [name.removesuffix("*") for name in names]
+        self._choose: Callable[[Row], Row] = operator.itemgetter(*map(plain.index, chosen.split()))
+
+    def rows(self, data: bytes) -> Iterator[Row]:
+        """The chosen columns of each row, in the order of the choice. Raises struct.error."""
+        return map(self._choose, self._reader.iter_unpack(data))
+
+
+_LANE = "slot generation prompt_tokens rows ceiling source expected_tokens"
+_DETAIL = "role token_price delivery_price age_ms sigma_ms terminal_value value"
+_CANDIDATE = (
+    "graph following known barred needs_empty lanes score token_value delivery_value age_relief terminal_relief "
+    "wait_cost horizon_ms logical_rows selected_ns observed_ns cost_state"
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Layout:
+    """One layout of packed plans: scheduler.layout's LANE, LANE_DETAIL and CANDIDATE, and what numbers stand for."""
+
+    lane: Table
+    detail: Table
+    candidate: Table
+    reasons: tuple[str, ...]
+    roles: tuple[str, ...]
+    sources: tuple[str, ...]
+    cost_states: tuple[str, ...]
+    barred: tuple[str, ...]
+
+
+LAYOUTS = {
+    1: Layout(
+        Table("slot generation epoch rows ceiling prompt_tokens source expected_tokens*", _LANE),
+        Table("role token_price* delivery_price* age_ms* sigma_ms* value* terminal_value*", _DETAIL),
+        Table(
+            "graph following known barred needs_empty lanes following_lanes first following_first served prompt_slot "
+            "prompt_tokens following_prompt_slot following_prompt_tokens horizon_ns horizon_ms* score* token_value* "
+            "delivery_value* age_relief* terminal_relief* wait_cost* logical_rows physical_rows hash selected_ns "
+            "observed_ns cost_state",
+            _CANDIDATE,
+        ),
+        reasons=("ordinary", "discovery", "timing_refresh", "acceptance_learning", "solo_prefill"),
+        roles=("prefill", "decode", "init", "restore", "vision", "snapshot", "terminal"),
+        sources=("learned", "copy"),
+        cost_states=("unknown", "fresh", "stale"),
+        barred=("none", "pruned", "unmeasured", "pages"),
+    )
+}
+LAYOUT = 1
+"""The layout that this version writes."""
+
+
+def decode_records(payload: bytes) -> list[Record]:
+    """The records of one frame. Raises msgspec.DecodeError, UnicodeDecodeError, RecursionError, UnknownLayout."""
+    return [unpack_plan(record) if isinstance(record, PackedPlan) else record for record in decoder.decode(payload)]
+
+
+def unpack_plan(packed: PackedPlan) -> PlanCommitted:
+    """The plan as plan_committed would have made it. Raises UnknownLayout, also for rows that do not fit the layout."""
+    layout = LAYOUTS.get(packed.layout)
+    if layout is None:
+        raise UnknownLayout(
+            f"plan {packed.fence} has layout {packed.layout} and this program knows {', '.join(map(str, LAYOUTS))}; "
+            "read it with the version of Helios that wrote it"
+        )
+    try:
+        return _plan(packed, layout)
+    except (struct.error, LookupError, ValueError, StopIteration, msgspec.MsgspecError) as error:
+        raise UnknownLayout(f"plan {packed.fence} does not fit its layout {packed.layout}: {error}") from error
+
+
+def _plan(packed: PackedPlan, layout: Layout) -> PlanCommitted:
+    shapes = _named_graphs(bytes(packed.shapes))
+    slots = [slot for (slot,) in _SLOT.iter_unpack(packed.slots)]
+    name_of = dict(zip(dict.fromkeys(slots), packed.request_ids, strict=True))
+    candidates = layout.candidate.rows(packed.candidates)
+    row = next(candidates)  # columns as chosen in _CANDIDATE
+    graph, following, known, _, _, lanes, score, *parts, logical_rows, selected_ns, observed_ns, state = row
+    timing_credit, timing_spent, timing_ordinary, credit, spent, ordinary, discovery = packed.ledgers
+    kind, label = _following(shapes, following)
+    return PlanCommitted(
+        fence=packed.fence,
+        committed_ns=packed.committed_ns,
+        shape=shapes[graph][0],
+        reason=layout.reasons[packed.reason],
+        score_kind="rate" if known else "work",
+        score=score,
+        log_scale=packed.log_scale,
+        parts=_parts(known, parts),
+        selected_cost_ns=selected_ns,
+        observation_age_ns=packed.planned_ns - observed_ns if selected_ns else None,
+        cost_state=layout.cost_states[state],
+        active_decoders=packed.active_decoders,
+        logical_rows=logical_rows,
+        margin=packed.margin,
+        candidates=packed.priced,
+        exploration_credit_ms=packed.exploration_credit_ns / 1e6,
+        timing_credit_ms=timing_credit,
+        timing_spent_ms=timing_spent,
+        timing_ordinary_ms=timing_ordinary,
+        acceptance_credit_ms=credit,
+        acceptance_spent_ms=spent,
+        acceptance_ordinary_ms=ordinary,
+        discovery_ms=discovery,
+        queue_depth=packed.queue_depth,
+        frame_slot=packed.frame_slot,
+        policy_version=packed.policy_version,
+        plan_us=packed.plan_ns / 1e3,
+        following_kind=kind,
+        following_shape=label,
+        lanes=_lanes(packed, layout, name_of),
+        alternatives=_alternatives(packed, layout, shapes, [name_of[slot] for slot in slots], candidates, lanes),
+    )
+
+
+@functools.lru_cache(4096)
+def _named_graphs(data: bytes) -> Shapes:
+    return {place: (shape, label) for place, label, shape in _graphs_decoder.decode(data)}
+
+
+def _lanes(packed: PackedPlan, layout: Layout, name_of: dict[int, str]) -> list[LaneRecord]:
+    roles, sources = layout.roles, layout.sources
+    return [
+        LaneRecord(
+            name_of[slot],
+            slot,
+            generation,
+            roles[role],
+            prompt_tokens,
+            rows,
+            ceiling,
+            None if source == _NO_SOURCE else sources[source],
+            token_price,
+            delivery_price,
+            age_ms,
+            sigma_ms,
+            expected_tokens,
+            terminal_value,
+            value,
+        )
+        for (slot, generation, prompt_tokens, rows, ceiling, source, expected_tokens), (
+            role, token_price, delivery_price, age_ms, sigma_ms, terminal_value, value
+        ) in zip(layout.lane.rows(packed.lanes), layout.detail.rows(packed.details), strict=True)
+    ]  # fmt: skip
+
+
+def _alternatives(
+    packed: PackedPlan, layout: Layout, shapes: Shapes, names: list[str], candidates: Iterator[Row], first: int
+) -> list[AlternativeRecord]:
+    """The candidates behind the submitted one, whose requests are the `first` of `names`."""
+    waits = packed.queue_depth > 0
+    made = []
+    for rank, row in enumerate(candidates, 1):
+        graph, following, known, barred_as, needs_empty, lanes, score, *parts, _, selected_ns, _, state = row
+        barred = layout.barred[barred_as]
+        if needs_empty == 1 and waits and barred == "none":
+            barred = "needs_empty_window"
+        kind, label = _following(shapes, following)
+        made.append(
+            AlternativeRecord(
+                rank,
+                shapes[graph][0],
+                "rate" if known else "work",
+                score,
+                _parts(known, parts),
+                packed.log_scale,
+                label,
+                kind,
+                lanes,
+                names[first : first + lanes],
+                selected_ns,
+                layout.cost_states[state],
+                barred,
+            )
+        )
+        first += lanes
+    if first != len(names):
+        raise ValueError(f"{len(names)} slots where the candidates have {first} lanes")
+    return made
+
+
+def _following(shapes: Shapes, graph: int) -> tuple[str | None, str | None]:
+    """Kind and label of the graph that a candidate was scored with, if any."""
+    if graph < 0:
+        return None, None
+    shape, label = shapes[graph]
+    return shape.kind, label
+
+
+def _parts(known: int, parts: list[Any]) -> PartsRecord:
+    return PartsRecord(*parts) if known else PartsRecord(*parts[:-1], None)
