@@ -6,6 +6,7 @@ import datetime as dt
 
 import sqlalchemy as sa
 from factories import policy_row
+from plain_minutes import write_minutes
 
 from scheduler.policy import PolicyConfig
 from service.store.engines import write_transaction
@@ -32,7 +33,7 @@ def at(day: dt.date, clock: str) -> dt.datetime:
     return dt.datetime.combine(day, dt.time.fromisoformat(clock), dt.UTC)
 
 
-def _filled(table: sa.Table, values: dict[str, object]) -> dict[str, object]:
+def filled_row(table: sa.Table, values: dict[str, object]) -> dict[str, object]:
     """`values`, with zeros and empty texts for the columns that must have something."""
     row: dict[str, object] = dict.fromkeys(c.name for c in table.columns if c.name != "id")
     for column in table.columns:
@@ -72,7 +73,7 @@ class _Run:
             completed_ns = started_ns + round(wall_ms * 1e6)
             values |= {"started_ns": started_ns, "completed_ns": completed_ns, "device_ms": device_ms}
             values |= {"wall_ms": wall_ms, "completed_at": self.started_at + dt.timedelta(seconds=completed_ns / 1e9)}
-        self.plans.append(_filled(plans, values | more))
+        self.plans.append(filled_row(plans, values | more))
 
 
 def _plan_rows(day: dt.date) -> list[dict[str, object]]:
@@ -99,7 +100,7 @@ def _plan_rows(day: dt.date) -> list[dict[str, object]]:
 def _lane(fence: int, lane: int, request_id: str, role: str, expected: float, committed: int, **more):
     values = {"run_id": "r2", "fence": fence, "lane": lane, "request_id": request_id, "role": role}
     values |= {"query_length": 1, "expected_tokens": expected, "committed_tokens": committed}
-    return _filled(plan_lanes, values | more)
+    return filled_row(plan_lanes, values | more)
 
 
 def _lane_rows() -> list[dict[str, object]]:
@@ -120,7 +121,7 @@ def _lane_rows() -> list[dict[str, object]]:
 
 def _request(day: dt.date, run_id: str, name: str, arrived: str, finished: str | None, reason: str | None, **more):
     times = {"arrived_at": at(day, arrived), "finished_at": finished and at(day, finished)}
-    return _filled(requests, {"run_id": run_id, "request_id": name, "finish_reason": reason, **times, **more})
+    return filled_row(requests, {"run_id": run_id, "request_id": name, "finish_reason": reason, **times, **more})
 
 
 def _request_rows(day: dt.date) -> list[dict[str, object]]:
@@ -153,7 +154,7 @@ def _request_rows(day: dt.date) -> list[dict[str, object]]:
 def _run_row(run_id: str, started_at: dt.datetime, draft_tokens: int, **more):
     settings = {"dtype": "float32", "draft_tokens": draft_tokens}
     values = {"run_id": run_id, "started_at": started_at, "model": "m", "device": "cpu", "settings": settings}
-    return _filled(engine_runs, values | {"host": "h", "catalog_digest": "0", **more})
+    return filled_row(engine_runs, values | {"host": "h", "catalog_digest": "0", **more})
 
 
 def _policy_rows(day: dt.date) -> dict[sa.Table, list[dict[str, object]]]:
@@ -198,3 +199,4 @@ def fill_cookbook_store(engine: sa.Engine, day: dt.date) -> None:
     with write_transaction(engine) as connection:
         for table, values in rows.items():
             connection.execute(table.insert(), values)
+    write_minutes(engine)

@@ -76,7 +76,7 @@ JOIN plans p ON p.run_id = l.run_id AND p.fence = l.fence
 LEFT JOIN requests r ON r.run_id = l.run_id AND r.request_id = l.request_id
 """
 
-# plan_minutes over all reasons. Sums are cast: PostgreSQL's sum of bigint is numeric.
+# plan_minutes over all reasons. Discovery had no cost to compare with. PostgreSQL's sum of bigint is numeric: cast.
 _MINUTES = """
 CREATE VIEW shape_minutes AS
 SELECT
@@ -85,7 +85,8 @@ SELECT
     SUM(m.device_ms_sum) AS device_ms_sum, MAX(m.device_ms_max) AS device_ms_max,
     SUM(m.device_ms_sum) / SUM(m.plans) AS device_ms_mean,
     SUM(m.selected_cost_ms_sum) AS selected_cost_ms_sum,
-    SUM(m.device_ms_sum) / NULLIF(SUM(m.selected_cost_ms_sum), 0.0) AS cost_ratio,
+    SUM(CASE WHEN m.reason <> 'discovery' THEN m.device_ms_sum END)
+        / NULLIF(SUM(CASE WHEN m.reason <> 'discovery' THEN m.selected_cost_ms_sum END), 0.0) AS cost_ratio,
     CAST(SUM(m.output_tokens) AS bigint) AS output_tokens
 FROM plan_minutes m
 GROUP BY m.minute, m.run_id, {columns}
@@ -104,9 +105,11 @@ WHERE {count} > 0
 
 _SINCE_ARRIVAL = {
     "postgresql": "CAST(EXTRACT(EPOCH FROM p.committed_at - r.arrived_at) * 1000 AS double precision)",
-    # Whole microseconds first: the one division rounds as PostgreSQL's exact number does when it is cast.
+    # Whole microseconds first: the one division rounds as PostgreSQL's exact number does when it is cast. strftime
+    # gets no fraction: it would round .999999 up to the next second.
     "sqlite": (
-        "((CAST(strftime('%s', p.committed_at) AS integer) - CAST(strftime('%s', r.arrived_at) AS integer)) * 1000000"
+        "((CAST(strftime('%s', substr(p.committed_at, 1, 19)) AS integer)"
+        " - CAST(strftime('%s', substr(r.arrived_at, 1, 19)) AS integer)) * 1000000"
         " + CAST(substr(p.committed_at, 21, 6) AS integer) - CAST(substr(r.arrived_at, 21, 6) AS integer)) / 1000.0"
     ),
 }

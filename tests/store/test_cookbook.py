@@ -22,9 +22,9 @@ def about_requests(day):
     return {
         "Why was this request slow?": [("r2", "q1", "stop", 5, 1, 42, 100, 2, 0)],
         "Which plans served this request?": [
-            (2, "prefill", "ordinary", 22, 0, "prefill", 100, 1, 1, 0, 0),
-            (3, "decode", "ordinary", 4, 0, "decode", 1, 1, 1, 0, 0),
-            (4, "decode", "timing_refresh", 6, 0, "decode", 1, 1, 1, 0, 0),
+            (2, 100, "prefill:B1:C256", "ordinary", 22, 0, "prefill", 100, 1, 1, 0, 0),
+            (3, 200, "decode:B4", "ordinary", 4, 0, "decode", 1, 1, 1, 0, 0),
+            (4, 1000, "decode:B4", "timing_refresh", 6, 0, "decode", 1, 1, 1, 0, 0),
         ],
         # 260 + 5 + 92 + 165 + 3 = 525 ms in all
         "Where did waiting come from?": [
@@ -49,7 +49,7 @@ def about_requests(day):
     }
 
 
-def about_shapes():
+def about_shapes(day):
     return {
         # The runs' last commits are at 62 s and 5403 s.
         "Which shapes are stale?": [
@@ -65,8 +65,13 @@ def about_shapes():
             ("speculative", 2, 0, 2, 8, 9, 1.13),
         ],
         "What was the p99 of device time by shape in the last hour?": [
-            ("decode", 4, 0, 1, 5),
-            ("speculative", 2, 0, 2, 10),
+            ("decode:B4", 1, 5),
+            ("speculative:B2:D3:W4:P8", 2, 10),
+        ],
+        "How did the duration of a shape change over time?": [
+            ("r1", f"{day} 08:01", 1, 5, 5, 1.25),
+            ("r2", f"{day} 10:20", 2, 5, 6, 1.11),
+            ("r2", f"{day} 11:30", 1, 5, 5, 1),
         ],
         # Offered and accepted: 3 2, 3 1, 3 3, 2 1
         "How many drafts are accepted per round, by depth?": [(1, 4, 4, 100), (2, 4, 2, 50), (3, 3, 1, 33.3)],
@@ -135,7 +140,7 @@ def about_policy_and_runs(day):
 
 def answers(day):
     """The expected rows of each question, over the data of factory_cookbook on `day`."""
-    return about_requests(day) | about_shapes() | about_decisions(day) | about_policy_and_runs(day)
+    return about_requests(day) | about_shapes(day) | about_decisions(day) | about_policy_and_runs(day)
 
 
 def parse(text):
