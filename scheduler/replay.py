@@ -111,6 +111,12 @@ class Head(msgspec.Struct):
     layout: str
 
 
+class _Shapes(Head):
+    """As much as it takes to make the catalog."""
+
+    shapes: tuple[GraphShape, ...]
+
+
 class Saved(Head):
     """Everything that a checkpoint holds."""
 
@@ -203,6 +209,19 @@ def _saved_frame(frame: Frame) -> SavedFrame:
 
 def decode(data: bytes, catalog: Catalog) -> Saved:
     """What encode() wrote, checked. Raises InvalidCheckpoint; nothing has been changed."""
+    saved = _read(_checked_payload(data), Saved)
+    if saved.shapes != catalog.shapes:
+        raise InvalidCheckpoint("the checkpoint is of another catalog: its shapes or their order differ")
+    return saved
+
+
+def shapes_in(data: bytes) -> tuple[GraphShape, ...]:
+    """The shapes of the catalog that a checkpoint is of, in its order. Raises InvalidCheckpoint."""
+    return _read(_checked_payload(data), _Shapes).shapes
+
+
+def _checked_payload(data: bytes) -> bytes:
+    """The checkpoint without its header. Raises InvalidCheckpoint for what this program cannot read."""
     if not isinstance(data, bytes):
         raise InvalidCheckpoint(f"a checkpoint is bytes, not {type(data).__name__}")
     payload = data[_HEADER:]
@@ -214,10 +233,7 @@ def decode(data: bytes, catalog: Catalog) -> Saved:
             f"the checkpoint is of version {head.version}, layout {head.layout}; this program reads version {VERSION}, "
             f"layout {layout_digest()}"
         )
-    saved = _read(payload, Saved)
-    if saved.shapes != catalog.shapes:
-        raise InvalidCheckpoint("the checkpoint is of another catalog: its shapes or their order differ")
-    return saved
+    return payload
 
 
 def _read(payload: bytes, kind: type[_T]) -> _T:

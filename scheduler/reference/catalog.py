@@ -77,6 +77,14 @@ class ReferenceCatalog:
             return CostState.UNKNOWN
         return CostState.FRESH if now_ns - entry.observed_ns <= self.ttl_ns else CostState.STALE
 
+    def load(self, entries: Sequence[tuple[list[int], int, int]]) -> None:
+        """Takes over per shape its samples, its last valid observation and its last attempt in ns, -1 without one."""
+        for entry, (samples, observed_ns, attempted_ns) in zip(self._entries, entries, strict=True):
+            entry.samples = list(samples)
+            entry.duration_ns = median(entry.samples) if samples else 0
+            entry.observed_ns = None if observed_ns < 0 else observed_ns
+            entry.attempted_ns = None if attempted_ns < 0 else attempted_ns
+
     def attempt(self, shape: GraphShape, now_ns: int) -> None:
         """Notes that a timing refresh of `shape` was committed."""
         self._entries[self.position(shape)].attempted_ns = now_ns

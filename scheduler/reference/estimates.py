@@ -67,6 +67,11 @@ class Estimates:
         means[i] += (value - means[i]) / weights[i]
         self._derived.clear()
 
+    def load(self, source: str, forecast: bool, means: list[float], weights: list[float]) -> None:
+        """Takes over every mean and weight of one estimator."""
+        self._means[source, forecast], self._weights[source, forecast] = list(means), list(weights)
+        self._derived.clear()
+
     def set_alpha(self, alpha: float) -> None:
         """Uses another exponent for scores."""
         self.alpha = alpha

@@ -12,8 +12,8 @@ from scheduler.policy import PolicyConfig
 from scheduler.records import FinishReason, RequestHandle
 from scheduler.scheduler import RequestScheduler
 from scheduler.shapes import GraphKind
+from service.engine.decision_log import LoggedScheduler
 from service.engine.metrics import EngineMetrics
-from service.engine.plan_records import PlanRecords
 from service.engine.ports import Clock
 from service.engine.requests import Ending, EngineRequest, RequestTable
 from service.ipc.messages import EngineReady, Event
@@ -46,7 +46,8 @@ class Core:
     and the tokens that their cached states are to have.
     `clients`: every connection that has sent something and still stands.
     `stopping`: nothing is taken in or planned any more.
-    `traced`: plans are written down; only a measurement of what that costs says no.
+    `traced`: plans are written down; only a measurement of what that costs says no. `log`: the scheduler, where its
+    decision log is kept.
     `grows`: requests take KV pages as frames need them, so that they can be preempted; otherwise whole at admission.
     """
 
@@ -59,7 +60,7 @@ class Core:
     policy_version: int
     queue_limit: int
     traced: bool = True
-    plan_records: PlanRecords = dataclasses.field(default_factory=PlanRecords)
+    log: LoggedScheduler | None = None
     now_ns: int = 0
     last_fence: int = 0
     in_flight: list[InFlight] = dataclasses.field(default_factory=list)
@@ -88,6 +89,17 @@ class Core:
         if self.grows:
             device = self.device
             self.scheduler.set_resources(device.free_pages(), device.free_snapshot_rows(), device.limits.page_tokens)
+
+    def log_calls(self) -> None:
+        """Put what has changed the scheduler behind the records of this iteration."""
+        calls = None if self.log is None else self.log.take_calls()
+        if calls is not None:
+            self.records.append(calls)
+
+    def log_checkpoint(self) -> None:
+        """Put the scheduler's state, with what led to it, behind the records: decisions are replayed from there."""
+        if self.log is not None:
+            self.records += self.log.take_checkpoint()
 
     def say(self, client: bytes, event: Event) -> None:
         """Put an event for a client behind this iteration's journal write."""

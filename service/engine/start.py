@@ -22,6 +22,7 @@ from scheduler.scheduler import RequestScheduler
 from scheduler.shapes import GraphShape
 from service.engine.commands import use_policy
 from service.engine.core import Core
+from service.engine.decision_log import LoggedScheduler
 from service.engine.metrics import EngineMetrics
 from service.engine.plan_records import shape_record
 from service.engine.ports import Clock, Journal, Transport
@@ -147,8 +148,9 @@ def build_worker(
 ) -> Worker:
     """The worker over its parts, with RunStarted and the first PolicyApplied in its first journal write."""
     settings, limits = start.settings, device.limits
+    scheduler = _scheduler(settings, policy, device)
     core = Core(
-        scheduler=_scheduler(settings, policy, device),
+        scheduler=scheduler,
         device=device,
         metrics=EngineMetrics(metrics),
         clock=clock,
@@ -165,17 +167,20 @@ def build_worker(
         policy_version=start.policy_version,
         queue_limit=settings.queue_limit,
         traced=settings.tracing,
+        log=scheduler if isinstance(scheduler, LoggedScheduler) else None,
     )
     core.advance()
     core.records.append(_run_started(start, model, device.shapes, time.time_ns(), core.now_ns))
     use_policy(core, start.policy_version, policy)
+    core.log_checkpoint()
     core.metrics.set_up(True)
     return Worker(core, journal, transport, settings.journal_sync_ms)
 
 
 def _scheduler(settings: Settings, policy: PolicyConfig, device: Device) -> RequestScheduler:
     """Over the device's programs; raises InvalidCatalog when the verification leaves none to generate with."""
-    return RequestScheduler(
+    make = LoggedScheduler if settings.tracing else RequestScheduler
+    return make(
         Catalog(device.shapes),
         policy,
         request_slots=device.limits.request_slots,

@@ -27,6 +27,8 @@ from service.journal.records import RunEnded
 from service.journal.status import Episodes
 
 TICK_NS = 500_000_000
+CHECKPOINT_NS = 10_000_000_000
+"""How often the scheduler's state is written down; any decision is replayed from the one before it."""
 SHUTTING_DOWN = "the server is shutting down"
 
 _log = logging.getLogger(__name__)
@@ -41,6 +43,7 @@ class Worker:
         self._transport = transport
         self._tick_ns = max(1, min(TICK_NS, sync_ms * 1_000_000))
         self._next_tick_ns = 0
+        self._next_checkpoint_ns = core.now_ns + CHECKPOINT_NS
         self._episodes = Episodes()
         self._may_queue = False
 
@@ -121,6 +124,7 @@ class Worker:
 
     def _write(self) -> None:
         """One journal write of everything that this iteration decided."""
+        self.core.log_calls()
         records = self.core.records
         if not records:
             return
@@ -135,6 +139,9 @@ class Worker:
     def _tick(self) -> None:
         core = self.core
         self._next_tick_ns = core.now_ns + self._tick_ns
+        if core.now_ns >= self._next_checkpoint_ns:
+            self._next_checkpoint_ns = core.now_ns + CHECKPOINT_NS
+            core.log_checkpoint()
         core.metrics.refresh(
             core.now_ns, core.device, core.scheduler, self._journal.bytes_used, self._transport.malformed
         )

@@ -1,0 +1,48 @@
+"""The decision log's calls: what changed a scheduler, small enough to write down with every plan.
+
+A piece of the log is a msgpack array of entries in the order of the calls. A whole number is the time to which the
+clock was advanced, in ns; any other entry is an array that begins with one of the numbers below. Token ids are never
+written, only how many there were; of texts only request ids and names. Calls that change nothing, or that failed,
+are not written. Whoever replays a piece gives the same calls to a scheduler restored from the checkpoint before it.
+
+    COMMIT       fence                              the plan that plan() gives then, committed
+    COMPLETE     fence, device_ns, wall_ns, exposed_delivery_ns, lanes, confidence, survival
+    ADMIT        the RequestSpec, its fields by name
+    CANCEL, PREEMPT, RESTORED, FINISH               slot, generation
+    OFFER        slot, generation, drafts offered from the copy source
+    PUBLISHED    fence, then slot and generation of each request whose output became visible
+    SNAPSHOT     request_id                         its terminal snapshot was published
+    POLICY       the coefficients by name
+    RESOURCES    free_pages, free_snapshot_rows, page_tokens
+
+`lanes` of COMPLETE: in lane order (consumed prompt tokens, emitted tokens, accepted drafts, offered drafts or None,
+how it ended), the last being one of GOES_ON, FAILED or a FinishReason's value. `confidence` and `survival`: the lanes'
+rows of the joint confidence (float32) and of survival (float64), [lanes, draft_capacity], little-endian, or None.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import msgspec
+
+(
+    COMMIT,
+    COMPLETE,
+    ADMIT,
+    CANCEL,
+    PREEMPT,
+    RESTORED,
+    FINISH,
+    OFFER,
+    PUBLISHED,
+    SNAPSHOT,
+    POLICY,
+    RESOURCES,
+) = range(12)
+
+GOES_ON, FAILED = 0, 1
+
+LITTLE_ENDIAN = sys.byteorder == "little"
+
+encoder = msgspec.msgpack.Encoder()
