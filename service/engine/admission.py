@@ -1,6 +1,9 @@
 """Step 2, second half: let queued requests in, in their order, while a slot and their KV pages can be had.
 
-A request that its pages keep out blocks those behind it: they would otherwise take the pages that it waits for.
+A request that its pages keep out blocks those behind it: they would otherwise take the pages that it waits for. Only a
+preempted one, which waits for more than a prompt's pages and so for longer, is passed: by requests that fit to their
+ends beside everything that the residents may still need, so that nobody is preempted for them, and by MOST_PASSES of
+them at the most, so that its turn comes.
 """
 
 from __future__ import annotations
@@ -17,10 +20,25 @@ from service.ipc.messages import Refused
 from service.journal.records import RequestAdmitted
 
 
+MOST_PASSES = 16
+"""So many requests are let in before a preempted one that came before them, each time that it waits."""
+
+
 def admit_waiting(core: Core) -> None:
-    """Admit the head of the queue until one has to wait."""
-    while (request := core.table.head) is not None and not core.stopping:
-        if core.scheduler.resident_count >= core.scheduler.request_slots or not _admit(core, request):
+    """Admit from the queue's front until one has to wait that must not be passed."""
+    waiting: list[EngineRequest] = []
+    while (request := core.table.queued_at(len(waiting))) is not None and not core.stopping:
+        if core.scheduler.resident_count >= core.scheduler.request_slots:
+            return
+        if _admit(core, request, passes=bool(waiting)):
+            if request.handle is not None:
+                for passed in waiting:
+                    passed.passes += 1
+        elif request.preemptions and request.passes < MOST_PASSES:
+            waiting.append(request)
+        else:
+            return
+        if any(passed.passes >= MOST_PASSES for passed in waiting):
             return
 
 
@@ -29,13 +47,13 @@ def pages_for(core: Core, tokens: int) -> int:
     return -(-tokens // core.device.limits.page_tokens)
 
 
-def pages_wanted(core: Core, request: EngineRequest) -> int:
+def pages_wanted(core: Core, request: EngineRequest, passes: bool = False) -> int:
     """KV pages that must be had together before the request is let in.
 
     Where pages are taken as frames need them: a prompt and its first output token, after what the prompts of all
-    residents still need. A preempted request waits for all that it and they may ever need.
+    residents still need. A preempted request, and one that passes such a one, needs all that it and they may ever need.
     """
-    whole = request.preemptions > 0 or not core.grows
+    whole = passes or request.preemptions > 0 or not core.grows
     wanted = pages_for(core, _target(core, request, whole))
     if core.grows:
         wanted += sum(
@@ -50,9 +68,9 @@ def _target(core: Core, request: EngineRequest, whole: bool) -> int:
     return request.whole_tokens + core.device.limits.draft_tokens if whole else request.spec.prompt_tokens + 1
 
 
-def _admit(core: Core, request: EngineRequest) -> bool:
-    """Give the head of the queue its slot and pages; False when it has to wait."""
-    wanted = pages_wanted(core, request)
+def _admit(core: Core, request: EngineRequest, passes: bool) -> bool:
+    """Give a queued request its slot and pages; False when it has to wait."""
+    wanted = pages_wanted(core, request, passes)
     spare = core.device.free_pages() - wanted
     if spare <= request.refused_at and core.scheduler.resident_count:
         return False  # it did not fit before, and nothing was given back since

@@ -1,8 +1,8 @@
 """Part of step 3: when missing KV pages keep everything from running, somebody gives theirs back and resumes later.
 
 No thrashing: a preempted request waits at the head of the queue until the pages for all that it and every resident
-may still need can be had together (see `admission`). After that only requests which came later can be preempted, so
-the same one is not preempted over and over.
+may still need can be had together (see `admission`, also for who may pass it). After that only requests which came
+later can be preempted, so the same one is not preempted over and over.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable, Iterator
 
@@ -44,7 +45,8 @@ class EngineRequest:
     lives. `unpublished`: committed, visible, not handed over yet; `logprobs` has one entry for each when asked for.
     `prompt_logprobs`: not handed over yet; `scored_tokens`: how many were collected, `scored_now`: in this life.
     `told`: output tokens that the client knows of, stop tokens included.
-    `refused_at`: spare pages (negative: missing) when it last did not fit. `copy_mean`, `learned_mean`: see `drafts`.
+    `refused_at`: spare pages (negative: missing) when it last did not fit. `passes`: requests that were let in before
+    it while this life waits. `losses`: lives that a device without pages for their frame has ended. `copy_mean`, `learned_mean`: see `drafts`.
     `ending` is set once, and the request has left the table then.
     """
 
@@ -66,6 +68,8 @@ class EngineRequest:
     output_tokens: int = 0
     emitted_before: int = 0
     preemptions: int = 0
+    losses: int = 0
+    passes: int = 0
     told: int = 0
     unpublished: list[int] = dataclasses.field(default_factory=list)
     logprobs: list[TokenScore] = dataclasses.field(default_factory=list)
@@ -116,7 +120,7 @@ class EngineRequest:
         self.preemptions += 1
         whole, prompt_tokens = self.whole_tokens, self.prompt_length + self.output_tokens
         self.emitted_before, self.consumed_tokens = self.output_tokens, 0
-        self.scored_now, self.refused_at = 0, -math.inf
+        self.scored_now, self.refused_at, self.passes = 0, -math.inf, 0
         self.spec = dataclasses.replace(
             self.spec,
             prompt_tokens=prompt_tokens,
@@ -191,7 +195,11 @@ class RequestTable:
     @property
     def head(self) -> EngineRequest | None:
         """The queued request whose turn it is: preempted ones first, then in order of arrival."""
-        return next(iter(self._queue.values()), None)
+        return self.queued_at(0)
+
+    def queued_at(self, place: int) -> EngineRequest | None:
+        """The queued request with so many before it; None where the queue ends before."""
+        return next(itertools.islice(self._queue.values(), place, None), None)
 
     @property
     def waiting(self) -> int:

@@ -64,7 +64,7 @@ def test_a_request_larger_than_the_pool_is_refused_and_the_next_one_is_served(ma
 def test_a_request_that_only_the_device_finds_too_large_is_refused_at_once(rig, monkeypatch):
     monkeypatch.setattr("service.engine.submission._refusal", lambda core, message: None)
     rig.submit("big", prompt=480, output=1000)
-    monkeypatch.setattr("service.engine.admission.pages_wanted", lambda core, request: 0)
+    monkeypatch.setattr("service.engine.admission.pages_wanted", lambda core, request, passes: 0)
     rig.submit("tiny")
     rig.settle()
     assert rig.refusal("big").code == "too_long"
