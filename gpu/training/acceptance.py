@@ -64,7 +64,7 @@ def draft_text(
             ratio = (_pick(log_q, columns.clamp_min(0)) - _pick(log_p, columns.clamp_min(0))).exp().clamp_max(1)
             acceptance = torch.where(columns >= 0, ratio, 0.0)
             outcome = (_pick(log_p, drafts) - log_draft).exp().clamp_max(1)
-        rows.append((acceptance, module.confidence(n, log_draft).sigmoid(), outcome))
+        rows.append((acceptance, module.confidence(n, log_q.amax(-1)).sigmoid(), outcome))
     acceptance, confidence, outcome = (torch.stack(parts) for parts in zip(*rows, strict=True))
     return DraftedText(acceptance, confidence, outcome, min(sample.prompt_tokens - 1, entries), is_greedy)
 

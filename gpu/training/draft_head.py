@@ -55,7 +55,7 @@ def main() -> None:
     samples = training_samples(options.samples)
     torch.manual_seed(options.seed)
     module, ids = _start(options, source, samples)
-    target = freeze_target(source, ids)
+    target = freeze_target(source, ids, getattr(torch, options.dtype))
     rates = Rates(options.matrix_rate, options.other_rate, weight_decay=0.05, warm_up_steps=20)
     recipe = Recipe(
         steps=options.steps,
@@ -119,6 +119,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--input-noise", type=float, default=0.0, help="relative standard deviation")
     parser.add_argument("--matrix-rate", type=float, default=4e-3)
     parser.add_argument("--other-rate", type=float, default=3e-3)
+    parser.add_argument(
+        "--dtype",
+        choices=("bfloat16", "float32"),
+        default="bfloat16",
+        help="of the products; float32 is the quicker one without AVX-512",
+    )
     parser.add_argument("--save-every", type=int, default=100)
     parser.add_argument("--seed", type=int, default=20261130)
     return parser.parse_args()

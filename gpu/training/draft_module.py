@@ -15,7 +15,7 @@ from gpu.training.modules import LlamaLayer, RmsNorm, Tables, initialise
 
 
 class Confidence(nn.Module):
-    """A linear score of the normed output and the draft's log-probability; its sigmoid is the confidence."""
+    """A linear score of the normed output and the likeliest draft's log-probability; its sigmoid is the confidence."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()

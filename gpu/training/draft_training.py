@@ -19,7 +19,10 @@ from gpu.training.samples import Sample
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FrozenTarget:
-    """What training needs of the target: `output` [draft_vocab, hidden] has the rows of draft_token_ids, bfloat16."""
+    """What training needs of the target: `output` [draft_vocab, hidden] has the rows of draft_token_ids.
+
+    Its dtype is that of the products.
+    """
 
     config: ModelConfig
     embedding: torch.Tensor
@@ -53,8 +56,10 @@ class StepReport:
     agreement: tuple[float, ...]
 
 
-def freeze_target(source: WeightSource, draft_token_ids: torch.Tensor | None) -> FrozenTarget:
-    """Read the parts of the target that training needs."""
+def freeze_target(
+    source: WeightSource, draft_token_ids: torch.Tensor | None, dtype: torch.dtype = torch.bfloat16
+) -> FrozenTarget:
+    """Read the parts of the target that training needs, for products in `dtype`: bfloat16 or float32."""
     config = source.config
     table = source.tensor(EMBEDDING).float()
     output = table if config.tied_embeddings else source.tensor(OUTPUT_HEAD).float()
@@ -65,7 +70,7 @@ def freeze_target(source: WeightSource, draft_token_ids: torch.Tensor | None) ->
         config=config,
         embedding=table,
         final_norm=source.tensor(FINAL_NORM).float(),
-        output=output.bfloat16().contiguous(),
+        output=output.to(dtype).contiguous(),
         tables=position_tables(frequencies, config.context_tokens, torch.float32),
     )
 
@@ -133,7 +138,8 @@ def _losses(
         is_taken[row, length - 1 :] = False
     rows, entries = is_taken.nonzero(as_tuple=True)
     target_log = _target_log_shares(target, hidden[rows, entries + 1], log_totals[rows, entries + 1])
-    with torch.autocast("cpu", torch.bfloat16):
+    dtype = target.output.dtype
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype is torch.bfloat16):
         states = _with_noise(hidden[:, :-1], recipe.input_noise, generator)
         next_embeddings = _with_noise(F.embedding(ids[:, 1:], target.embedding), recipe.input_noise, generator)
         outputs = module(states, next_embeddings, target.tables, recipe.depths)
@@ -141,7 +147,7 @@ def _losses(
     for depth, g in enumerate(outputs):
         usable = entries >= depth
         normed = module.final_norm(g[rows[usable], entries[usable]])
-        log_q = F.linear(normed.bfloat16(), target.output).float().log_softmax(-1)
+        log_q = F.linear(normed.to(dtype), target.output).float().log_softmax(-1)
         wanted = target_log[usable]
         entropy = -(wanted.exp() * log_q).sum(-1).mean()
         confidence_loss, agreement = _confidence_loss(module, normed.detach(), log_q.detach(), wanted, generator)
@@ -161,7 +167,7 @@ def _with_noise(x: torch.Tensor, deviation: float, generator: torch.Generator) -
 def _target_log_shares(target: FrozenTarget, hidden: torch.Tensor, log_totals: torch.Tensor) -> torch.Tensor:
     """Logarithms of the target's softmax [rows, draft_vocab] at the draftable tokens."""
     normed = F.rms_norm(hidden, target.final_norm.shape, target.final_norm, target.config.norm_epsilon)
-    return F.linear(normed.bfloat16(), target.output).float() - log_totals.unsqueeze(1)
+    return F.linear(normed.to(target.output.dtype), target.output).float() - log_totals.unsqueeze(1)
 
 
 def _confidence_loss(
@@ -173,7 +179,8 @@ def _confidence_loss(
 ) -> tuple[torch.Tensor, float]:
     """Cross-entropy of the confidence, half the rows drafting greedily and half sampling; and the greedy agreement.
 
-    The target of a greedy draft is whether it is the target's first choice, that of a sampled one min(1, p / q).
+    The target of a greedy draft is whether it is the target's first choice, that of a sampled one min(1, p / q). The
+    score knows the likeliest draft's probability and not the drawn one's, as gpu/programs/drafting.py must have it.
     """
     greedy = log_q.argmax(-1)
     matches = (greedy == target_log.argmax(-1)).float()
@@ -182,7 +189,6 @@ def _confidence_loss(
     draws = torch.rand(sums.shape[0], 1, generator=generator) * sums[:, -1:]
     sampled = torch.searchsorted(sums, draws, right=True).clamp_max(sums.shape[1] - 1)
     accepted = (target_log[half:].gather(1, sampled) - log_q[half:].gather(1, sampled)).exp().clamp_max(1.0)
-    drafts = torch.cat((greedy[:half], sampled[:, 0]))
-    scores = module.confidence(normed, log_q.gather(1, drafts.unsqueeze(1))[:, 0])
     wanted = torch.cat((matches[:half], accepted[:, 0]))
+    scores = module.confidence(normed, log_q.amax(-1))
     return F.binary_cross_entropy_with_logits(scores, wanted), float(matches.mean())
