@@ -19,7 +19,6 @@ from service.engine.requests import EngineRequest
 from service.ipc.messages import Refused
 from service.journal.records import RequestAdmitted
 
-
 MOST_PASSES = 16
 """So many requests are let in before a preempted one that came before them, each time that it waits."""
 

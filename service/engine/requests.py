@@ -46,7 +46,8 @@ class EngineRequest:
     `prompt_logprobs`: not handed over yet; `scored_tokens`: how many were collected, `scored_now`: in this life.
     `told`: output tokens that the client knows of, stop tokens included.
     `refused_at`: spare pages (negative: missing) when it last did not fit. `passes`: requests that were let in before
-    it while this life waits. `losses`: lives that a device without pages for their frame has ended. `copy_mean`, `learned_mean`: see `drafts`.
+    it while this life waits. `losses`: lives that a device without pages for their frame has ended.
+    `copy_mean`, `learned_mean`: see `drafts`.
     `ending` is set once, and the request has left the table then.
     """
 

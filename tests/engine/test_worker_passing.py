@@ -40,7 +40,7 @@ def run_until_preempted(rig) -> None:
 
 
 class Waits:
-    """Of each time that a preempted request waited: how many were let in meanwhile that were not preempted before it."""
+    """Of each time that a preempted request waited: how many were let in meanwhile that had not been preempted."""
 
     def __init__(self, rig) -> None:
         self.finished: list[int] = []
