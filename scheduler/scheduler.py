@@ -332,9 +332,12 @@ class RequestScheduler:
         frame = state.queue[0] if state.queue else None
         if frame is None or isinstance(fence, bool) or frame.fence != fence:
             raise InvalidFence(f"fence {fence!r} is not the oldest in flight")
-        checked = completion.checked_completion(state, frame, records, timing, confidence, survival)
-        state.refresh()  # publications so far belong to the frame that completed before
-        tokens = completion.apply(state, checked)
+        return self._apply(completion.checked_completion(state, frame, records, timing, confidence, survival), timing)
+
+    def _apply(self, checked: completion.Completion, timing: ExecutionTiming) -> list[GeneratedToken]:
+        """Applies a completion that has been checked, and so cannot fail."""
+        self._state.refresh()  # publications so far belong to the frame that completed before
+        tokens = completion.apply(self._state, checked)
         self._note_idle()
         return tokens
 

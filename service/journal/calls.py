@@ -6,18 +6,19 @@ written, only how many there were; of texts only request ids and names. Calls th
 are not written. Whoever replays a piece gives the same calls to a scheduler restored from the checkpoint before it.
 
     COMMIT       fence                              the plan that plan() gives then, committed
-    COMPLETE     fence, device_ns, wall_ns, exposed_delivery_ns, lanes, confidence, survival
+    COMPLETE     fence, device_ns, wall_ns, exposed_delivery_ns, lanes, endings, confidence, survival
     ADMIT        the RequestSpec, its fields by name
     CANCEL, PREEMPT, RESTORED, FINISH               slot, generation
     OFFER        slot, generation, drafts offered from the copy source
-    PUBLISHED    fence, then slot and generation of each request whose output became visible
+    PUBLISHED    fence, then the slot of each of its lanes whose output became visible
     SNAPSHOT     request_id                         its terminal snapshot was published
     POLICY       the coefficients by name
     RESOURCES    free_pages, free_snapshot_rows, page_tokens
 
-`lanes` of COMPLETE: in lane order (consumed prompt tokens, emitted tokens, accepted drafts, offered drafts or None,
-how it ended), the last being one of GOES_ON, FAILED or a FinishReason's value. `confidence` and `survival`: the lanes'
-rows of the joint confidence (float32) and of survival (float64), [lanes, draft_capacity], little-endian, or None.
+`lanes` of COMPLETE: int8 [lanes, 4] in lane order, the columns as in scheduler.layout: emitted tokens, accepted and
+offered drafts, how it ended; prompt tokens are consumed as planned. `endings`: the FinishReasons of the lanes that
+ended as FINISHED. `confidence` and `survival`: the lanes' rows of the joint confidence (float32) and of survival
+(float64), [lanes, draft_capacity], little-endian, or None.
 """
 
 from __future__ import annotations
@@ -40,8 +41,6 @@ import msgspec
     POLICY,
     RESOURCES,
 ) = range(12)
-
-GOES_ON, FAILED = 0, 1
 
 LITTLE_ENDIAN = sys.byteorder == "little"
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
+from scheduler import layout
 from scheduler.catalog import Catalog
 from scheduler.errors import InvalidCheckpoint, InvalidPolicy, SchedulerError
 from scheduler.plans import PlanLane, ScheduledPlan
 from scheduler.policy import PolicyConfig
 from scheduler.records import CompletionRecord, ExecutionTiming, FinishReason, RequestHandle, RequestSpec
-from scheduler.replay import shapes_in
+from scheduler.replay import decode, shapes_in
 from scheduler.scheduler import RequestScheduler
 from service.journal import calls as log
 from service.why.errors import NotReplayable
+from service.why.reference_state import reference_from
 
 _FAILED = "failed when it was recorded"
 
@@ -37,19 +39,13 @@ class Completed(NamedTuple):
 Event = Decided | Completed
 
 
-def restore(checkpoint: bytes) -> RequestScheduler:
-    """The fast scheduler of a checkpoint, whose catalog it makes itself. Raises NotReplayable."""
-    try:
-        return RequestScheduler.restore(checkpoint, Catalog(shapes_in(checkpoint)))
-    except InvalidCheckpoint as error:
-        raise NotReplayable(f"{error}. Use the version of Helios that recorded the run") from error
-
-
 class Player:
-    """Steps one scheduler through the log's entries, in order."""
+    """Steps one scheduler through the log's entries, in order, from the checkpoint that it was restored from."""
 
-    def __init__(self, scheduler: Any) -> None:
+    def __init__(self, scheduler: Any, checkpoint: bytes) -> None:
         self.scheduler = scheduler
+        saved = decode(checkpoint, Catalog(shapes_in(checkpoint)))
+        self._handles = {slot: RequestHandle(slot, generation) for slot, generation in saved.served.items()}
         one: dict[int, Callable[..., Event | None]] = {
             log.COMMIT: self._commit,
             log.COMPLETE: self._complete,
@@ -63,6 +59,23 @@ class Player:
         for code, method in _OF_ONE_REQUEST.items():
             one[code] = self._with_handle(method)
         self._calls = one
+
+    @classmethod
+    def fast(cls, checkpoint: bytes) -> Player:
+        """Over the scheduler that engines use. Raises NotReplayable."""
+        return cls._of(lambda: RequestScheduler.restore(checkpoint, Catalog(shapes_in(checkpoint))), checkpoint)
+
+    @classmethod
+    def reference(cls, checkpoint: bytes) -> Player:
+        """Over its slow twin. Raises NotReplayable."""
+        return cls._of(lambda: reference_from(checkpoint), checkpoint)
+
+    @classmethod
+    def _of(cls, make: Callable[[], Any], checkpoint: bytes) -> Player:
+        try:
+            return cls(make(), checkpoint)
+        except InvalidCheckpoint as error:
+            raise NotReplayable(f"{error}. Use the version of Helios that recorded the run") from error
 
     def step(self, entry: Any) -> Event | None:
         """Make one call. Raises NotReplayable for one that this program does not know or the scheduler refuses."""
@@ -98,7 +111,8 @@ class Player:
         device_ns: Sequence[int],
         wall_ns: int,
         exposed_ns: int,
-        did: Sequence[Any],
+        did: bytes,
+        endings: Sequence[str],
         confidence: bytes | None,
         survival: bytes | None,
     ) -> Event:
@@ -106,7 +120,9 @@ class Player:
         if plan is None:
             raise NotReplayable(f"the log and the replayed scheduler have parted: no frame {fence} is in flight")
         lanes = plan.lanes
-        records = [_record(lane, *one) for lane, one in zip(lanes, did, strict=True)]
+        self._handles = {lane.handle.slot: lane.handle for lane in lanes}
+        rows, ends = np.frombuffer(did, np.int8).reshape(-1, layout.DID_COLUMNS).tolist(), iter(endings)
+        records = [_record(lane, row, ends) for lane, row in zip(lanes, rows, strict=True)]
         name, sidecars = "complete", []
         if confidence is not None:
             joint = self._rows(confidence, lanes, np.float32, 0.0)
@@ -131,9 +147,9 @@ class Player:
     def _offer(self, slot: int, generation: int, count: int) -> None:
         self.scheduler.offer_proposals(RequestHandle(slot, generation), "copy", count)
 
-    def _published(self, fence: int, *handles: int) -> None:
-        for slot, generation in zip(handles[::2], handles[1::2], strict=True):
-            self.scheduler.published_output(RequestHandle(slot, generation), fence)
+    def _published(self, fence: int, *slots: int) -> None:
+        for slot in slots:
+            self.scheduler.published_output(self._handles[slot], fence)
 
     def _policy(self, coefficients: dict[str, Any]) -> None:
         self.scheduler.configure_policy(PolicyConfig.balanced().merged(coefficients))
@@ -142,11 +158,10 @@ class Player:
 _OF_ONE_REQUEST = {log.CANCEL: "cancel", log.PREEMPT: "preempt", log.RESTORED: "restored", log.FINISH: "finish"}
 
 
-def _record(
-    lane: PlanLane, consumed: int, emitted: int, accepted: int, offered: int | None, ended: int | str
-) -> CompletionRecord:
+def _record(lane: PlanLane, did: Sequence[int], endings: Iterator[str]) -> CompletionRecord:
     """What a lane did, with tokens that nobody knows any more: a decision depends on their number alone."""
-    if ended == log.FAILED:
+    emitted, accepted, offered, ended = did
+    if ended == layout.FAILED:
         return CompletionRecord(lane.handle, error=_FAILED)
-    finished = None if ended == log.GOES_ON else FinishReason(ended)
-    return CompletionRecord(lane.handle, consumed, (0,) * emitted, accepted, finished, None, offered)
+    finished = FinishReason(next(endings)) if ended == layout.FINISHED else None
+    return CompletionRecord(lane.handle, lane.prompt_tokens, (0,) * emitted, accepted, finished, None, offered)

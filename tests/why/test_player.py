@@ -11,8 +11,7 @@ import pytest
 
 from service.engine.decision_log import LoggedScheduler
 from service.why.errors import NotReplayable
-from service.why.player import Completed, Decided, Player, restore
-from service.why.reference_state import reference_from
+from service.why.player import Completed, Decided, Player
 from service.why.states import state_difference
 from tests.scheduler.differential import drive, pair
 from tests.scheduler.differential.compare import differing, same_plan
@@ -53,7 +52,7 @@ class Recording(pair.Pair):
         self.replay(before, entries)
 
     def replay(self, before, entries):
-        fast, plain = Player(restore(before)), Player(reference_from(before))
+        fast, plain = Player.fast(before), Player.reference(before)
         for entry in entries:
             event = fast.step(entry)
             assert (plain.step(entry) is None) == (event is None)
@@ -92,16 +91,16 @@ def test_a_recorded_run_replays_to_the_bit(monkeypatch, make, seeds):
 
 
 def test_a_call_of_a_later_version_is_named(device_shapes):
-    player = Player(restore(LoggedScheduler(*device_shapes).checkpoint()))
+    player = Player.fast(LoggedScheduler(*device_shapes).checkpoint())
     for entry in ([99, 1], ["text"], [], [0], None, [7, 1]):
         with pytest.raises(NotReplayable, match=r"recorded the run|have parted"):
             player.step(entry)
 
 
 def test_a_completion_without_a_frame_parts_log_and_scheduler(device_shapes):
-    player = Player(restore(LoggedScheduler(*device_shapes).checkpoint()))
+    player = Player.fast(LoggedScheduler(*device_shapes).checkpoint())
     with pytest.raises(NotReplayable, match="have parted"):
-        player.step([1, 1, [5], 5, 0, [], None, None])
+        player.step([1, 1, [5], 5, 0, b"", [], None, None])
     assert Completed(1) != Decided(1, None)
 
 
