@@ -18,7 +18,7 @@ import torch.nn.functional as F  # noqa: N812
 from safetensors import SafetensorError, safe_open
 
 from gpu.device import ModelError
-from gpu.model.layer import Attend, run_layer
+from gpu.model.layer import Attend, project, run_layer
 from gpu.model.linear import Linear, make_linear
 from gpu.model.weights import Model
 
@@ -113,10 +113,22 @@ def draft_layer(
 
     `attend` is called once, with the layer index that follows the target's last: the entries' KV is one layer more.
     """
-    cosines = model.cosines.index_select(0, positions).unsqueeze(1)
-    sines = model.sines.index_select(0, positions).unsqueeze(1)
-    run_layer(head, model.config.layers, model.config, u, (cosines, sines), attend)
+    run_layer(head, model.config.layers, model.config, u, _rotation(model, positions), attend)
     return u
+
+
+def draft_entries(
+    head: DraftHead, model: Model, u: torch.Tensor, positions: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The layer's keys and values [rows, kv_heads * head_dim] for inputs u [rows, hidden] at `positions` [rows]."""
+    _, key, value = project(head, model.config, u, _rotation(model, positions), first=model.config.heads)
+    return key, value
+
+
+def _rotation(model: Model, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines [rows, 1, head_dim] of `positions` [rows]."""
+    cosines, sines = (table.index_select(0, positions).unsqueeze(1) for table in (model.cosines, model.sines))
+    return cosines, sines
 
 
 def draft_logits(head: DraftHead, model: Model, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

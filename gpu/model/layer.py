@@ -44,20 +44,29 @@ def run_layer(
 
     `rotation`: cosines and sines [rows, 1, head_dim] of the rows' positions.
     """
-    rows, turned, width = len(hidden), config.heads + config.kv_heads, config.kv_heads * config.head_dim
-    normed = F.rms_norm(hidden, (config.hidden_size,), layer.attention_norm, config.norm_epsilon)
-    fused = layer.qkv(normed).view(rows, turned + config.kv_heads, config.head_dim)
-    rotated = rotate(fused[:, :turned], *rotation)
-    mixed = attend(
-        index,
-        rotated[:, : config.heads],
-        rotated[:, config.heads :].reshape(rows, width),
-        fused[:, turned:].reshape(rows, width),
-    )
+    mixed = attend(index, *project(layer, config, hidden, rotation))
     hidden += layer.attention_output(mixed)
     normed = F.rms_norm(hidden, (config.hidden_size,), layer.mlp_norm, config.norm_epsilon)
     gate, up = layer.gate_up(normed).chunk(2, dim=1)
     hidden += layer.down(F.silu(gate).mul_(up))
+
+
+def project(
+    layer: LayerParts,
+    config: ModelConfig,
+    hidden: torch.Tensor,
+    rotation: tuple[torch.Tensor, torch.Tensor],
+    first: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Query [rows, heads - first, head_dim], key and value [rows, kv_heads * head_dim] of `hidden` [rows, hidden].
+
+    Query heads before `first` are not rotated and left out: config.heads where only the layer's entries are wanted.
+    """
+    rows, turned, width = len(hidden), config.heads + config.kv_heads, config.kv_heads * config.head_dim
+    normed = F.rms_norm(hidden, (config.hidden_size,), layer.attention_norm, config.norm_epsilon)
+    fused = layer.qkv(normed).view(rows, turned + config.kv_heads, config.head_dim)
+    rotated, queries = rotate(fused[:, first:turned], *rotation), config.heads - first
+    return rotated[:, :queries], rotated[:, queries:].reshape(rows, width), fused[:, turned:].reshape(rows, width)
 
 
 def rotate(x: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:

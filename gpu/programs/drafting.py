@@ -9,8 +9,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from gpu.model.draft_head import DraftHead, confidence, draft_inputs, draft_layer, draft_logits
-from gpu.model.layer import rotate
+from gpu.model.draft_head import DraftHead, confidence, draft_entries, draft_inputs, draft_layer, draft_logits
 from gpu.model.weights import Model
 from gpu.pages import PAGE_TOKENS, KvCache
 from gpu.programs.attention import causal_mask, read_rows
@@ -72,20 +71,13 @@ class Drafter:
         `previous_hidden` [R, hidden]: the target's hidden state one position before each row.
         """
         head, model = self._head, self._model
-        config = head.config
-        width = config.kv_heads * config.head_dim
         entries = (rows.positions - 1).clamp_(min=0)
         inputs = draft_inputs(head, previous_hidden, model.embedding(rows.token_ids))
-        normed = F.rms_norm(inputs, (config.hidden_size,), head.attention_norm, config.norm_epsilon)
-        fused = head.qkv(normed).view(len(entries), -1, config.head_dim)
-        keys_end = config.heads + config.kv_heads
-        cosines = model.cosines.index_select(0, entries).unsqueeze(1)
-        sines = model.sines.index_select(0, entries).unsqueeze(1)
-        key = rotate(fused[:, config.heads : keys_end], cosines, sines).reshape(-1, width)
+        key, value = draft_entries(head, model, inputs, entries)
         write_rows = kv_rows(self._state, rows.slots, entries, rows.valid & (rows.positions > 0))
         layer = model.config.layers
         self._cache.keys[layer].index_copy_(0, write_rows, key)
-        self._cache.values[layer].index_copy_(0, write_rows, fused[:, keys_end:].reshape(-1, width))
+        self._cache.values[layer].index_copy_(0, write_rows, value)
 
 
 class _DraftWindow:

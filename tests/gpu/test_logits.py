@@ -6,9 +6,9 @@ import pytest
 import torch
 from program_host import ProgramHost
 from tiny_checkpoint import write_tiny_checkpoint
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
-from gpu.model.source import expected_shapes
+from benchmarks.serve_peers import load_transformers
 from gpu.model.weights import load_model, open_source
 from gpu.reference.forward import sequence_logits
 
@@ -70,22 +70,7 @@ def test_bfloat16_stays_near_float32(tiny_checkpoint):
 
 
 def test_smollm2_has_the_logits_of_transformers(smollm2_path):
-    source = open_source(smollm2_path)
-    config = source.config
-    twin_config = LlamaConfig(
-        vocab_size=config.vocab_size,
-        hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
-        num_hidden_layers=config.layers,
-        num_attention_heads=config.heads,
-        num_key_value_heads=config.kv_heads,
-        max_position_embeddings=config.context_tokens,
-        rms_norm_eps=config.norm_epsilon,
-        rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
-        tie_word_embeddings=True,
-    )
-    state = {name: source.tensor(name) for name in expected_shapes(config)}
-    twin = LlamaForCausalLM.from_pretrained(None, config=twin_config, state_dict=state, dtype=torch.float32).eval()
+    twin = load_transformers(smollm2_path, torch.float32)
     prompt = [1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531, 198]
     with torch.inference_mode():
         expected = twin(torch.tensor([prompt])).logits[0, -1]
