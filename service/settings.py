@@ -103,6 +103,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         about("False: no plan is written down; only for measuring what the trace costs.", internal=True),
     ] = True
+    retention_days: Annotated[int, about("Days for which the trace store keeps plans and requests; 0: for good.")] = 30
+    retention_bytes: Annotated[
+        int, about("Size of the trace store's rows beyond which the oldest plans go; 0: no limit.")
+    ] = 10 << 30
     queue_limit: Annotated[int, about("Requests that may wait for a slot.", internal=True)] = 1024
 
     @property

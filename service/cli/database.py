@@ -1,17 +1,23 @@
-"""`helios db upgrade|check`."""
+"""`helios db upgrade|check|prune`."""
 
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import pathlib
+import time
+from collections import Counter
 from collections.abc import Callable
 
 import click
 
-from service.cli.output import Function, Group, fail, json_option, print_json
-from service.cli.serve import resolve_settings
-from service.store.database import DatabaseStatus, check, upgrade
+from service.cli.output import Function, Group, fail, json_option, print_json, progress_bar
+from service.cli.serve import TYPES, description, resolve_settings
+from service.settings import Settings
+from service.store.database import DatabaseStatus, check, open_database, read_transaction, upgrade
 from service.store.errors import StoreError
+from service.store.retention import Limits, Pruner, plans_to_delete
+from service.store.size import used_bytes
 
 
 @click.group("db", cls=Group)
@@ -59,6 +65,61 @@ def check_command(database: str | None, data_dir: pathlib.Path | None, integrity
         click.echo(f"{text}; integrity {found['integrity']}" if integrity else text)
     if status.state != "current":
         raise click.exceptions.Exit(1)
+
+
+@database.command("prune", epilog="Example: helios db prune --retention-days 7 --retention-bytes 2GiB")
+@store_options
+@click.option("--retention-days", type=TYPES["retention_days"], help=description("retention_days"))
+@click.option("--retention-bytes", type=TYPES["retention_bytes"], help=description("retention_bytes"))
+@json_option
+def prune_command(
+    database: str | None,
+    data_dir: pathlib.Path | None,
+    retention_days: int | None,
+    retention_bytes: int | None,
+    as_json: bool,
+) -> None:
+    """Delete what the store may no longer keep, as the server does on its own; it may run meanwhile.
+
+    Limits that are not given are those of helios serve. What is deleted makes room for new rows; a SQLite file does not
+    get smaller by it.
+    """
+    given = {"retention_days": retention_days, "retention_bytes": retention_bytes}
+    try:
+        settings = resolve_settings({"database": database, "data_dir": data_dir, **given})
+        status = check(settings.database)
+        if status.state != "current":
+            fail(f"{status.address}: its state is {status.state}; `helios db upgrade` brings it to this version first")
+        done = _prune(settings)
+    except StoreError as error:
+        fail(str(error))
+    if as_json:
+        print_json({"address": status.address, **done})
+        return
+    counts = ", ".join(f"{done[name]} {text}" for name, text in _PRUNED.items())
+    click.echo(f"{status.address}: deleted {counts}; {done['used_bytes'] / 1e6:.1f} MB are in use")
+
+
+_PRUNED = {"plans": "plans", "requests": "requests", "log_rows": "rows of the decision log", "minutes": "roll-ups"}
+
+
+def _prune(settings: Settings) -> dict[str, int]:
+    """Delete step by step, with pauses for whoever writes. Returns rows by kind, and the bytes in use then."""
+    limits = Limits(settings.retention_days, settings.retention_bytes)
+    engine = open_database(settings.database)
+    total: Counter[str] = Counter()
+    try:
+        now = dt.datetime.now(dt.UTC)
+        pruner = Pruner(engine, limits)
+        with progress_bar("deleting plans", plans_to_delete(engine, limits, now)) as show:
+            while not (step := pruner.step(now)).is_nothing:
+                total.update({name: getattr(step, name) for name in _PRUNED})
+                show(total["plans"])
+                time.sleep(pruner.pause_s)
+        with read_transaction(engine) as connection:
+            return {name: total[name] for name in _PRUNED} | {"used_bytes": used_bytes(connection)}
+    finally:
+        engine.dispose()
 
 
 def _integrity(status: DatabaseStatus, asked: bool) -> str:

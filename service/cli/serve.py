@@ -28,6 +28,7 @@ DEFAULT_TEXTS = {
     "database": "<data-dir>/helios.db",
     "threads": "all cores but one",
     "journal_budget": "1GiB",
+    "retention_bytes": "10GiB",
     "mixed_prefill": None,
 }
 TYPES: dict[str, Any] = {
@@ -60,6 +61,8 @@ TYPES: dict[str, Any] = {
     "otlp_endpoint": HttpUrl(),
     "journal_budget": ByteSize(SMALLEST_JOURNAL),
     "journal_sync_ms": click.IntRange(1, 60_000),
+    "retention_days": click.IntRange(0, 36_500),
+    "retention_bytes": ByteSize(0),
 }
 """Option types by field of Settings, in the order of the help text; internal fields have no option."""
 

@@ -26,10 +26,12 @@ from service.recorder.gauges import SinkGauges, WalGauge
 from service.recorder.offsets import OTLP_OPEN, OTLP_SINK, SQL_SINK, ShippedSegments
 from service.recorder.otlp_sink import OtlpSink
 from service.recorder.pump import Pump, Sink
+from service.recorder.retention import Retention
 from service.recorder.sql_sink import SqlSink
 from service.settings import Settings
 from service.store.database import database_url, open_database
 from service.store.errors import StoreError
+from service.store.retention import Limits
 from service.telemetry.shared import MetricsUnavailable, MetricsWriter
 
 log = logging.getLogger(__name__)
@@ -64,6 +66,8 @@ class Recorder:
             sink.name: self._thread(directory, sink, SinkGauges(self._metrics, sink.name), shipped.passed)
             for sink in sinks
         }
+        limits = Limits(settings.retention_days, settings.retention_bytes)
+        self._retention = Retention(self._engine, limits, self._stop)
 
     def stop(self) -> None:
         """Deliver what is journaled, then end. Only sets a flag."""
@@ -71,6 +75,7 @@ class Recorder:
 
     def run(self) -> int:
         """Until stop(). Returns the exit code."""
+        threading.Thread(target=self._retention.run, name="retention", daemon=True).start()
         for thread in self._threads.values():
             thread.start()
         while not self._stop.wait(HEARTBEAT_S):

@@ -53,6 +53,7 @@ def test_every_option_reaches_its_setting(monkeypatch, tmp_path):
         "verification": "fixed:3", "draft_tokens": 4, "draft_head": "auto", "catalog": str(tmp_path / "catalog.csv"),
         "time_scale": 0.5, "acceptance": str(tmp_path / "acceptance.csv"),
         "draft_allocation": "host", "speculative_token_capacity": 24, "mixed_prefill": True, "snapshot_rows": 0,
+        "retention_days": 7, "retention_bytes": 0,
     }  # fmt: skip
     assert set(values) == set(TYPES)
     (tmp_path / "catalog.csv").write_text(CATALOG)
