@@ -41,6 +41,14 @@ def test_a_policy_change_holds_from_the_next_plan_and_names_the_last_fence(rig):
     assert rig.metric("flare_scheduler_policy_version") == 2
 
 
+def test_a_plan_of_the_same_iteration_is_made_under_the_new_policy(rig):
+    configure(rig, 2, output_token_value=7.0)
+    rig.submit("a", output=1)
+    rig.step()
+    assert [plan.policy_version for plan in rig.plans()] == [2]
+    assert rig.core.scheduler.policy.output_token_value == 7.0
+
+
 @pytest.mark.parametrize("bad", [{"token_fairness": -1.0}, {"decode_age_price": float("nan")}, {"no_such": 1.0}])
 def test_one_bad_coefficient_changes_nothing(rig, bad):
     configure(rig, 2, output_token_value=7.0, delivery_fairness=9.0, **bad)
