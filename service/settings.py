@@ -99,6 +99,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     journal_budget: Annotated[int, about("Disk space for the journal, such as 8GiB.")] = 1 << 30
     journal_segment_bytes: Annotated[int, about("Size of one journal file.", internal=True)] = 64 << 20
     journal_sync_ms: Annotated[int, about("Time between syncs to disk: what a power cut can lose.")] = 1000
+    store_wal_limit: Annotated[
+        int, about("Bytes of SQLite's write-ahead log beyond which the recorder waits for its readers.", internal=True)
+    ] = 256 << 20
     tracing: Annotated[
         bool,
         about("False: no plan is written down; only for measuring what the trace costs.", internal=True),

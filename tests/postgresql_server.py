@@ -11,6 +11,7 @@ import os
 import pathlib
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -39,8 +40,8 @@ def server_url() -> Iterator[sa.URL]:
     elif named:
         raise NoServer(f"HELIOS_TEST_POSTGRESQL_URL: {problem}")
     else:
-        with _private_server() as private:
-            yield private
+        with PrivateServer() as private:
+            yield private.url
 
 
 def _problem(url: sa.URL) -> str | None:
@@ -58,37 +59,63 @@ def _problem(url: sa.URL) -> str | None:
         engine.dispose()
 
 
-@contextlib.contextmanager
-def _private_server() -> Iterator[sa.URL]:
-    """Starts a server in a temporary directory, as an unprivileged user, and stops it at the end."""
-    programs = _programs()
-    user = _unprivileged_user()
-    directory = pathlib.Path(tempfile.mkdtemp(prefix="helios-postgresql-"))
-    server: subprocess.Popen[bytes] | None = None
-    try:
-        if user is not None:
-            shutil.chown(directory, user)
-        data = directory / "data"
-        _run([programs / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-N"], user)
+class PrivateServer:
+    """A server of its own directory, port and unprivileged user, which a test may kill and start again.
+
+    Raises NoServer.
+    """
+
+    def __init__(self) -> None:
+        self._programs = _programs()
+        self._user = _unprivileged_user()
+        self._directory = pathlib.Path(tempfile.mkdtemp(prefix="helios-postgresql-"))
+        self._server: subprocess.Popen[bytes] | None = None
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        arguments = ["-D", data, "-h", "127.0.0.1", "-p", str(port), "-k", directory, "-F"]
-        with (directory / "log").open("wb") as log:
-            server = subprocess.Popen(
-                [str(a) for a in (programs / "postgres", *arguments)], user=user, stdout=log, stderr=log, cwd="/"
-            )
-        url = sa.make_url(f"postgresql+psycopg://postgres@127.0.0.1:{port}/postgres")
-        _wait_until_ready(url, server, directory / "log")
-        yield url
-    finally:
-        if server is not None:
-            server.terminate()
+            self._port = probe.getsockname()[1]
+        self.url = sa.make_url(f"postgresql+psycopg://postgres@127.0.0.1:{self._port}/postgres")
+
+    def __enter__(self) -> PrivateServer:
+        try:
+            if self._user is not None:
+                shutil.chown(self._directory, self._user)
+            _run([self._programs / "initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "-N"], self._user)
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._server is not None:
+            self._server.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                server.wait(10)
-            server.kill()
-            server.wait()
-        shutil.rmtree(directory, ignore_errors=True)
+                self._server.wait(10)
+            self.kill()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def start(self) -> None:
+        """Start it, also after a kill, and wait until it answers."""
+        address = ["-h", "127.0.0.1", "-p", str(self._port), "-k", self._directory, "-F"]
+        command = [str(a) for a in (self._programs / "postgres", "-D", self._data, *address)]
+        log = self._directory / "log"
+        with log.open("ab") as output:
+            self._server = subprocess.Popen(
+                command, user=self._user, stdout=output, stderr=output, cwd="/", start_new_session=True
+            )
+        _wait_until_ready(self.url, self._server, log)
+
+    def kill(self) -> None:
+        """SIGKILL to the server and to each of its processes, which are a session of their own."""
+        if self._server is not None:
+            for signalled in (os.killpg, os.kill):
+                with contextlib.suppress(ProcessLookupError):
+                    signalled(self._server.pid, signal.SIGKILL)
+            self._server.wait()
+
+    @property
+    def _data(self) -> pathlib.Path:
+        return self._directory / "data"
 
 
 def _programs() -> pathlib.Path:

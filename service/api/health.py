@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import pathlib
 import time
 from typing import Any
 
 import anyio
 import anyio.to_thread
-import sqlalchemy as sa
 from litestar import Request, Response, get
 from litestar.response import Redirect
 
 from service.api.context import ApiContext, context_of
 from service.api.responses import json_response
 from service.journal.status import CAUSES, WARNINGS
-from service.store.engines import read_transaction
+from service.store.gaps import count_gaps_since
 from service.store.liveness import REPLACED, was_replaced
 from service.telemetry import render
 from service.telemetry.metric_table import METRIC_BY_NAME
@@ -26,6 +26,8 @@ SILENT_NS = 5_000_000_000
 """A heartbeat older than this is stale; the engine's loop beats every half second, whatever its programs do."""
 LAG_S = 5.0
 """An undelivered record older than this makes a warning."""
+GAPS_FOR = dt.timedelta(hours=1)
+"""How long a gap in the trace is told after it was noticed."""
 _ENGINE_REASONS = {
     "starting": "the engine is starting",
     "down": "the engine is down; a new one is being started",
@@ -52,7 +54,8 @@ async def ready(request: Request[Any, Any, Any]) -> Response[bytes]:
     elif _is_silent(context.settings.engine_metrics_path):
         reasons.append("the engine does not answer")
     replaced = was_replaced(context.store)
-    if not replaced and not await _store_answers(context):
+    gaps = None if replaced else await _recent_gaps(context)
+    if not replaced and gaps is None:
         reasons.append("the trace store is unreachable")
     body = {
         "status": "unready" if reasons else "ready",
@@ -61,6 +64,7 @@ async def ready(request: Request[Any, Any, Any]) -> Response[bytes]:
             *([REPLACED] if replaced else []),
             *_trace_warnings(context.settings.engine_metrics_path),
             *_store_warnings(context.settings.recorder_metrics_path),
+            *_gap_warnings(gaps),
         ],
         "model": context.text_model.name,
     }
@@ -76,19 +80,20 @@ def _is_silent(metrics: pathlib.Path) -> bool:
     return beat is not None and time.monotonic_ns() - beat.at_ns > SILENT_NS
 
 
-async def _store_answers(context: ApiContext) -> bool:
+async def _recent_gaps(context: ApiContext) -> int | None:
+    """See count_gaps_since; None when the store does not answer in time."""
+    since = dt.datetime.now(dt.UTC) - GAPS_FOR
     try:
         with anyio.fail_after(STORE_PATIENCE_S):
             # A thread that hangs on a dead network is left behind rather than waited for.
-            await anyio.to_thread.run_sync(_touch, context.store, abandon_on_cancel=True)
+            return await anyio.to_thread.run_sync(count_gaps_since, context.store, since, abandon_on_cancel=True)
     except Exception:
-        return False
-    return True
+        return None
 
 
-def _touch(store: sa.Engine) -> None:
-    with read_transaction(store) as connection:
-        connection.execute(sa.text("SELECT version FROM policy_versions LIMIT 1"))
+def _gap_warnings(gaps: int | None) -> list[str]:
+    hour = f"{GAPS_FOR.total_seconds() / 3600:.0f} h"
+    return [f"records of the trace are missing: {gaps} gaps in the last {hour}, see trace_gaps"] if gaps else []
 
 
 def _trace_warnings(engine_metrics: pathlib.Path) -> list[str]:

@@ -6,6 +6,7 @@ EXIT_BEHIND when the store could not take it in time. The rest stays in the jour
 
 from __future__ import annotations
 
+import functools
 import logging
 import pathlib
 import sys
@@ -19,6 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 
 from service.journal.errors import JournalError
+from service.journal.live import live_run
 from service.journal.segments import journal_identity
 from service.process import guard_child, install_stop_handler
 from service.recorder.collector import Collector
@@ -28,6 +30,7 @@ from service.recorder.otlp_sink import OtlpSink
 from service.recorder.pump import Pump, Sink
 from service.recorder.retention import Retention
 from service.recorder.sql_sink import SqlSink
+from service.recorder.wal import BoundedWal
 from service.settings import Settings
 from service.store.database import database_url, open_database
 from service.store.errors import StoreError
@@ -58,12 +61,13 @@ class Recorder:
         sqlite = self._engine.url.database if self._engine.dialect.name == "sqlite" else None
         self._wal = WalGauge(self._metrics, None if sqlite is None else pathlib.Path(sqlite))
         off = () if settings.otlp_endpoint else (OTLP_SINK, OTLP_OPEN)
-        sinks: list[Sink] = [SqlSink(self._engine, journal_id, switched_off=off)]
+        sinks: list[Sink] = [self._sql_sink(SqlSink(self._engine, journal_id, switched_off=off), settings)]
         if settings.otlp_endpoint:
             sinks.append(OtlpSink(self._engine, journal_id, Collector(settings.otlp_endpoint)))
+        live = functools.partial(live_run, directory)
         shipped = ShippedSegments(directory, *(sink.name for sink in sinks))
         self._threads = {
-            sink.name: self._thread(directory, sink, SinkGauges(self._metrics, sink.name), shipped.passed)
+            sink.name: self._thread(directory, sink, SinkGauges(self._metrics, sink.name, live), shipped.passed)
             for sink in sinks
         }
         limits = Limits(settings.retention_days, settings.retention_bytes)
@@ -95,6 +99,10 @@ class Recorder:
     def _beat(self) -> None:
         self._metrics.heartbeat(time.monotonic_ns())
         self._wal.measure()
+
+    def _sql_sink(self, sink: Sink, settings: Settings) -> Sink:
+        bounded = self._engine.dialect.name == "sqlite"
+        return BoundedWal(sink, self._engine, settings.store_wal_limit) if bounded else sink
 
     def _thread(
         self, directory: pathlib.Path, sink: Sink, gauges: SinkGauges, passed: Callable[[str, int], None]

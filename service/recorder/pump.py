@@ -59,7 +59,8 @@ class Sink(Protocol):
     @property
     def run_open(self) -> bool: ...
 
-    run_id: str | None
+    @property
+    def run_id(self) -> str | None: ...
 
     def resume(self) -> Position | None: ...
 

@@ -9,7 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import httpx
 import openai
@@ -46,17 +46,22 @@ def alive(pid: int) -> bool:
 
 
 class HeliosServer:
-    """One running `helios serve`."""
+    """One running `helios serve`, or what `command` starts instead, at `port`."""
 
-    def __init__(self, data_dir: pathlib.Path, *arguments: str) -> None:
+    def __init__(
+        self, data_dir: pathlib.Path, *arguments: str, command: Sequence[str] | None = None, port: int | None = None
+    ) -> None:
         self.data_dir = data_dir
-        self.port = free_port()
+        self.port = port or free_port()
         self.base = f"http://127.0.0.1:{self.port}"
         self.http = httpx.Client(base_url=self.base, verify=False, timeout=10)  # plain HTTP, no certificates to load
         self.output = (data_dir.parent / f"{data_dir.name}.log").open("w+b")
-        command = [sys.executable, "-m", "service.cli", "serve", "--port", str(self.port), "--data-dir", str(data_dir)]
+        words = [sys.executable, "-m", "service.cli", "serve", "--port", str(self.port), "--data-dir", str(data_dir)]
         self.process = subprocess.Popen(
-            [*command, *arguments], stdout=self.output, stderr=subprocess.STDOUT, env={**os.environ, "COLUMNS": "120"}
+            [*(command or words), *arguments],
+            stdout=self.output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "COLUMNS": "120"},
         )
 
     def log(self) -> str:
