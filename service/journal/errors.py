@@ -3,7 +3,7 @@
     JournalError
     ├── JournalUnwritable     the directory or a segment cannot be created or read
     ├── JournalBusy           another engine writes to this directory
-    ├── JournalTooSmall       the budget does not hold two segments
+    ├── JournalTooSmall       the budget does not hold the smallest segments
     ├── FrameTooLarge         one iteration's records do not fit into a segment
     ├── UnknownLayout         a packed plan of another version, or one that does not fit its layout
     └── SegmentDamaged        a segment file that cannot be read as one
@@ -38,7 +38,7 @@ class JournalBusy(JournalError):
 
 
 class JournalTooSmall(JournalError, ValueError):
-    """The journal's budget is too small for two segments."""
+    """The journal's budget is too small for its smallest segments."""
 
 
 class FrameTooLarge(JournalError, ValueError):

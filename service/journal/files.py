@@ -1,8 +1,9 @@
 """The writing side of segment files: creation, the spare, the budget, syncing. Runs beside the hot path.
 
-What takes long (reserving blocks, syncing) runs on `Keeper`'s thread and outside its lock. The writer only calls
-`take` when a segment is full; a spare waits there in the ordinary case, and a file without reserved blocks is made
-in its place while the keeper is still busy.
+Every segment's blocks are reserved before its first byte is written: a full disk is an error of the reservation and
+never of an append. What takes long (reserving a segment, syncing) runs on `Keeper`'s thread and outside its lock. The
+writer only calls `take` when a segment is full; in the ordinary case a spare waits there, and while the keeper is
+still busy a short segment is reserved on the spot.
 """
 
 from __future__ import annotations
@@ -13,20 +14,26 @@ import itertools
 import mmap
 import os
 import pathlib
+import struct
 import threading
-from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 from service.journal.errors import SegmentDamaged
 from service.journal.segments import (
+    EVICTED_WORD,
     FRESH_FILE,
     HEADER_BYTES,
+    PROGRESS_AT,
     SPARE_FILE,
     SegmentFile,
     count_records,
     segment_numbers,
     segment_path,
 )
+
+SHORT_BYTES = 1 << 20
+"""Of a segment that is reserved on the spot; more only where one frame needs it."""
 
 
 class Tail(NamedTuple):
@@ -38,11 +45,12 @@ class Tail(NamedTuple):
 
 
 class OpenSegment(NamedTuple):
-    """A segment being written; the map covers its header page. `reserved`: all of its blocks are its own already."""
+    """A segment being written, all of its `size` bytes reserved on the disk; the map covers its header page."""
 
+    number: int
     fd: int
     map: mmap.mmap
-    reserved: bool
+    size: int
 
 
 def find_tail(directory: pathlib.Path, journal_id: str) -> Tail:
@@ -100,9 +108,12 @@ def _end_sequence(segment: SegmentFile) -> int:
 class Keeper:
     """Keeps one spare segment ready and the directory within its budget; syncs and closes files on its thread.
 
-    The lock guards the spare and evictions, and is held for a few quick calls on files only: never while blocks
-    are reserved, a file is synced or records are read. The budget may be exceeded by one segment for the moment in
-    which a spare is made and `take` makes a file of its own.
+    Segments, the spare and whatever is being made take `budget_bytes` at the most, at every moment. The oldest segment
+    goes when more is needed; the newest one stays. What an unlink does not free yet counts until the file is closed.
+
+    The lock guards this account. It is held for quick calls on files, and by `take` for a short reservation: never
+    while the keeper reserves a whole segment or syncs, nor while records are read. Taking a spare needs no lock: only
+    the keeper's thread makes one, while there is none, and only the writer takes it.
     """
 
     def __init__(self, directory: pathlib.Path, segment_bytes: int, budget_bytes: int, evicted_records: int) -> None:
@@ -112,8 +123,12 @@ class Keeper:
         self._spare_path = directory / SPARE_FILE
         self._files = threading.Lock()
         self._spare: int | None = None
+        self._promised_bytes = 0
+        self._newest: OpenSegment | None = None
         self._refused = 0
-        self._retired: deque[OpenSegment] = deque()
+        self._retired: dict[int, OpenSegment] = {}
+        self._closing = -1
+        self._unfreed = (0, 0)
         self._wake = threading.Event()
         self._stopping = False
         self._sync_fd = -1
@@ -127,35 +142,55 @@ class Keeper:
         self._thread = threading.Thread(target=self._run, name="journal-keeper", daemon=True)
         self._thread.start()
 
-    def take(self, number: int, header: bytes) -> OpenSegment:
-        """A new segment file with this header, in place under its name; never waits for the keeper's long work.
+    def take(self, number: int, needed_bytes: int, header_of: Callable[[int], bytes]) -> OpenSegment:
+        """Segment `number`, of at least `needed_bytes` and in place under its name. `header_of`: its header by size.
 
-        Raises OSError when the disk is full: then only a spare, whose blocks are reserved, ends the refusal.
+        Raises OSError when the disk is full: then only a spare that the keeper could reserve ends the refusal.
         """
+        try:
+            segment = self._take_spare(number, header_of) or self._take_short(number, needed_bytes, header_of)
+        except OSError as error:
+            self.refuse(error)
+            raise
+        self._newest = segment
+        self._note_evictions()
+        return segment
+
+    def _take_spare(self, number: int, header_of: Callable[[int], bytes]) -> OpenSegment | None:
+        fd = self._spare
+        if fd is None:
+            return None
+        try:
+            return self._place(fd, self._spare_path, number, self._segment_bytes, header_of)
+        finally:
+            self._spare = None  # only now may the keeper use the spare's name again
+
+    def _take_short(self, number: int, needed_bytes: int, header_of: Callable[[int], bytes]) -> OpenSegment:
+        self.request(spare=True)
+        if self._refused:
+            raise OSError(self._refused, os.strerror(self._refused))
+        size = min(self._segment_bytes, max(SHORT_BYTES, -(-needed_bytes // HEADER_BYTES) * HEADER_BYTES))
+        path = self._directory / FRESH_FILE
         with self._files:
-            spare, self._spare = self._spare, None
-            if spare is None and self._refused:
-                self.request(spare=True)
-                raise OSError(self._refused, os.strerror(self._refused))
-            self._make_room()
-            path = self._spare_path if spare is not None else self._directory / FRESH_FILE
-            try:
-                fd = spare if spare is not None else self._unreserved(path)
-                try:
-                    # The whole page, so that no later store into its map meets a hole of a full disk.
-                    _write_whole(fd, header.ljust(HEADER_BYTES, b"\0"))
-                    mapped = mmap.mmap(fd, HEADER_BYTES)
-                    path.rename(segment_path(self._directory, number))
-                except BaseException:
-                    os.close(fd)
-                    raise
-            except OSError as error:
-                self.refuse(error)
-                raise
-        return OpenSegment(fd, mapped, reserved=spare is not None)
+            self._make_room(size)
+            return self._place(_reserved(path, size), path, number, size, header_of)
+
+    def _place(
+        self, fd: int, path: pathlib.Path, number: int, size: int, header_of: Callable[[int], bytes]
+    ) -> OpenSegment:
+        """Write the header into a reserved file and give it the segment's name. On an error the file is gone."""
+        try:
+            _write_whole(fd, header_of(size).ljust(HEADER_BYTES, b"\0"))
+            mapped = mmap.mmap(fd, HEADER_BYTES)
+            path.rename(segment_path(self._directory, number))
+        except BaseException:
+            os.close(fd)
+            path.unlink(missing_ok=True)
+            raise
+        return OpenSegment(number, fd, mapped, size)
 
     def refuse(self, error: OSError) -> None:
-        """The disk is full or broken: only a segment whose blocks are reserved is handed out until one was made."""
+        """The disk is full or broken: no segment is reserved on the spot until the keeper could reserve a spare."""
         self._refused = error.errno or errno.EIO
 
     @property
@@ -165,7 +200,7 @@ class Keeper:
 
     def retire(self, segment: OpenSegment) -> None:
         """Sync and close a segment that is written no more."""
-        self._retired.append(segment)
+        self._retired[segment.number] = segment
         self._wake.set()
 
     def request(self, *, sync_fd: int = -1, spare: bool = False) -> None:
@@ -178,7 +213,7 @@ class Keeper:
 
     def measure(self) -> None:
         """Bring bytes_used up to date."""
-        self.bytes_used = sum(size for _, size in self._sizes())
+        self.bytes_used = sum(self._sizes().values())
 
     def close(self) -> None:
         """Finish what was asked for, and stop."""
@@ -199,15 +234,16 @@ class Keeper:
         self._work()
 
     def _work(self) -> None:
-        retired = list(self._retired)
         fd, self._sync_fd = self._sync_fd, -1
-        if fd >= 0 and all(segment.fd != fd for segment in retired):
+        if fd >= 0 and all(segment.fd != fd for segment in tuple(self._retired.values())):
             self._sync(fd)
-        for segment in retired:
-            self._sync(segment.fd)
-            segment.map.close()
-            os.close(segment.fd)
-            self._retired.popleft()
+        for number in tuple(self._retired):
+            self._closing = number  # before it leaves the table, so that nobody takes it for closed
+            segment = self._retired.pop(number, None)
+            if segment is not None:
+                self._sync(segment.fd)
+                _close(segment)
+            self._closing = -1
         if self._spare_wanted and not self._stopping:
             self._spare_wanted = False
             self._make_spare()
@@ -220,59 +256,111 @@ class Keeper:
             self.sync_failures += 1
 
     def _make_spare(self) -> None:
-        """An empty file of a segment's size under the spare name, all of its blocks reserved, unless one waits."""
-        if self._spare is not None:  # only this thread makes one
+        """A file of a segment's size under the spare's name, all of its blocks reserved, unless one waits."""
+        if self._spare is not None:
             return
         try:
             with self._files:
-                self._make_room()
-                fd = os.open(self._spare_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            try:
-                os.posix_fallocate(fd, 0, self._segment_bytes)
-            except BaseException:
-                os.close(fd)
-                self._spare_path.unlink(missing_ok=True)
-                raise
+                self._make_room(self._segment_bytes)
+                self._promised_bytes = self._segment_bytes
+            fd = _reserved(self._spare_path, self._segment_bytes)
         except OSError as error:  # noticed when the spare is needed
             self.refuse(error)
             return
-        with self._files:
-            self._spare, self._refused = fd, 0
+        finally:
+            self._promised_bytes = 0
+        self._refused = 0
+        self._spare = fd
 
-    def _unreserved(self, path: pathlib.Path) -> int:
-        """A file of a segment's size that has no blocks yet: made at once, but a full disk may fail its writes."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            os.ftruncate(fd, self._segment_bytes)
-        except BaseException:
-            os.close(fd)
-            raise
-        return fd
-
-    def _make_room(self) -> None:
-        """Remove the oldest segments until one more fits into the budget; the newest stays."""
+    def _make_room(self, size: int) -> None:
+        """Remove the oldest segments until a file of `size` bytes fits into the budget. Raises OSError if none does."""
         sizes = self._sizes()
-        total = sum(size for _, size in sizes)
-        for (number, size), (following, _) in itertools.pairwise(sizes):
-            if total + self._segment_bytes <= self._budget_bytes:
+        total = sum(sizes.values()) + self._spare_bytes() + self._unfreed_bytes()
+        numbers = list(sizes)
+        for number, following in itertools.pairwise(numbers):
+            if total + size <= self._budget_bytes:
                 return
-            records = records_in(self._directory, number, following)
-            try:
-                segment_path(self._directory, number).unlink()
-            except OSError:  # the recorder was faster
-                continue
-            finally:
-                total -= size
-            self.evicted_records += records
-            self.newly_evicted += records
+            if self._evict(number, following):
+                if number == self._closing:
+                    self._unfreed = (number, sizes[number])
+                else:
+                    total -= sizes[number]
+        if total + size > self._budget_bytes and numbers and self._newest is None:
+            total -= self._cut(numbers[-1], sizes[numbers[-1]])
+        if total + size > self._budget_bytes:
+            raise OSError(errno.EDQUOT, "the journal's budget is taken by segments that cannot be removed")
 
-    def _sizes(self) -> list[tuple[int, int]]:
-        """(number, bytes) of the segment files, ascending."""
-        sizes = []
+    def _evict(self, number: int, following: int) -> bool:
+        """Remove a segment, and count its records unless the recorder was faster. Whether it is gone."""
+        records = records_in(self._directory, number, following)
+        retired = self._retired.pop(number, None)
+        if retired is not None:  # an open file would keep its blocks
+            _close(retired)
+        try:
+            segment_path(self._directory, number).unlink()
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        self._count(records)
+        return True
+
+    def _cut(self, number: int, size: int) -> int:
+        """Leave an earlier run's last segment its header, by which the numbering goes on. Returns the bytes freed."""
+        records = records_in(self._directory, number, number)
+        try:
+            os.truncate(segment_path(self._directory, number), HEADER_BYTES)
+        except OSError:
+            return 0
+        self._count(records)
+        return max(0, size - HEADER_BYTES)
+
+    def _count(self, records: int) -> None:
+        self.evicted_records += records
+        self.newly_evicted += records
+        self._note_evictions()
+
+    def _note_evictions(self) -> None:
+        """Write their number where readers that begin at the oldest segment look: into the newest one's header page."""
+        if self._newest is not None and not self._newest.map.closed:
+            struct.pack_into("=Q", self._newest.map, PROGRESS_AT + 8 * EVICTED_WORD, self.evicted_records)
+
+    def _sizes(self) -> dict[int, int]:
+        """Bytes of the segment files by number, ascending."""
+        sizes = {}
         for number in segment_numbers(self._directory):
             with contextlib.suppress(OSError):
-                sizes.append((number, segment_path(self._directory, number).stat().st_size))
+                sizes[number] = segment_path(self._directory, number).stat().st_size
         return sizes
+
+    def _unfreed_bytes(self) -> int:
+        """Of a segment that was removed while it is being closed."""
+        number, size = self._unfreed
+        return size if number == self._closing else 0
+
+    def _spare_bytes(self) -> int:
+        """What the spare takes, or is about to."""
+        try:
+            return max(self._promised_bytes, self._spare_path.stat().st_size)
+        except OSError:
+            return self._promised_bytes
+
+
+def _reserved(path: pathlib.Path, size: int) -> int:
+    """A new file of `size` bytes, all of its blocks its own. Raises OSError, and leaves nothing behind then."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except BaseException:
+        os.close(fd)
+        path.unlink(missing_ok=True)
+        raise
+    return fd
+
+
+def _close(segment: OpenSegment) -> None:
+    segment.map.close()
+    os.close(segment.fd)
 
 
 def _write_whole(fd: int, data: bytes) -> None:

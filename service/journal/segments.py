@@ -43,7 +43,7 @@ _CRC = struct.Struct("<I")
 _PROGRESS = struct.Struct("=5Q")
 _WORD = struct.Struct("=Q")
 EVICTED_WORD = 5
-"""Records removed to keep the budget, as of the writer's last append."""
+"""Records removed to keep the budget so far."""
 _NAME = re.compile(r"segment-(\d{8,})\.hj\Z")
 _CHECK = 0x48454C494F534A31
 _MASK = (1 << 64) - 1

@@ -21,7 +21,6 @@ from service.journal.files import Keeper, OpenSegment, find_tail
 from service.journal.records import Record, encoder
 from service.journal.segments import (
     CLOSED,
-    EVICTED_WORD,
     FRAME,
     FRESH_FILE,
     HEADER_BYTES,
@@ -42,13 +41,16 @@ from service.journal.status import LOSSES, OVER_BUDGET, UNWRITABLE, JournalStatu
 
 RETRY_NS = 100_000_000
 """How often a new segment is tried for while the disk is full."""
-MIN_SEGMENT_BYTES = 64 << 10
+MIN_SEGMENT_BYTES = 32 << 10
+MIN_SEGMENTS = 4
+"""That a budget holds at least: the one being written, one being closed, a spare being made and a short one."""
+_NEVER = 1 << 62
 
 
 class JournalWriter:
     """Appends frames of records to the segments of one directory, for one engine run.
 
-    `segment_bytes` shrinks to half the budget where that is smaller. `lost_records` counts records of this run
+    `segment_bytes` shrinks to a quarter of the budget where that is smaller. `lost_records` counts records of this run
     that were dropped (full disk, unencodable) and records of any run that were removed to keep the budget before
     the recorder deleted their segment. Not for several threads.
 
@@ -66,11 +68,11 @@ class JournalWriter:
     ) -> None:
         self.directory = pathlib.Path(directory)
         self.run_id = run_id
-        self._segment_bytes = min(segment_bytes, budget_bytes // 2) // HEADER_BYTES * HEADER_BYTES
+        self._segment_bytes = min(segment_bytes, budget_bytes // MIN_SEGMENTS) // HEADER_BYTES * HEADER_BYTES
         if self._segment_bytes < MIN_SEGMENT_BYTES:
             raise JournalTooSmall(
-                f"the journal needs a budget of at least {2 * MIN_SEGMENT_BYTES} bytes and segments of at least "
-                f"{MIN_SEGMENT_BYTES}; got {budget_bytes} and {segment_bytes}"
+                f"the journal needs a budget of at least {MIN_SEGMENTS * MIN_SEGMENT_BYTES} bytes and segments of at "
+                f"least {MIN_SEGMENT_BYTES}; got {budget_bytes} and {segment_bytes}"
             )
         self.journal_id = journal_identity(self.directory)
         self._lock = _lock(self.directory)
@@ -92,8 +94,9 @@ class JournalWriter:
         self._words: memoryview = memoryview(bytearray(8 * PROGRESS_WORDS)).cast("Q")
         self._fd = -1
         self._end = self._limit = 0
+        self._reserve_at = 0
         self._keeper = Keeper(self.directory, self._segment_bytes, budget_bytes, tail.evicted_records)
-        self._open_next()
+        self._open_next(HEADER_BYTES)
 
     @property
     def bytes_used(self) -> int:
@@ -149,15 +152,16 @@ class JournalWriter:
         words[1] = end
         words[2] = last_fence
         words[4] = check_word(self._sequence, end, last_fence, OPEN)
-        words[EVICTED_WORD] = self._keeper.evicted_records
+        if end > self._reserve_at:
+            self._reserve_at = _NEVER
+            self._keeper.request(spare=True)
 
     def sync_if_due(self, now_ns: int) -> None:
         """Ask the helper thread for an fdatasync when records are unsynced and sync_ms have passed."""
         if (self._dirty or self._stuck) and now_ns - self._synced_ns >= self._sync_ns:
             self._synced_ns = now_ns
-            # The spare is made once a segment is half full, so that rotation finds it.
-            spare = self._end * 2 > self._limit or self._stuck is not None
-            self._keeper.request(sync_fd=self._fd if self._dirty else -1, spare=spare)
+            # While the disk refuses, a spare is tried for each time: the first one ends the refusal.
+            self._keeper.request(sync_fd=self._fd if self._dirty else -1, spare=self._keeper.refuses)
             self._dirty = False
 
     def close(self) -> None:
@@ -190,21 +194,21 @@ class JournalWriter:
                 f"{count} records of one iteration take {size} bytes; a journal segment has room for {room}. "
                 "Raise --journal-budget"
             )
-        if self._open_next():
+        if self._open_next(HEADER_BYTES + size):
             return True
         self._fence = last_fence
         assert self._stuck is not None
         self._drop(count, self._stuck)
         return False
 
-    def _open_next(self) -> bool:
-        """Create the next segment, then seal this one. False when the disk refuses, or refused a moment ago."""
+    def _open_next(self, needed_bytes: int) -> bool:
+        """Open the next segment, then seal this one. False when the disk refuses, or refused a moment ago."""
         now_ns = time.monotonic_ns()
         if now_ns < self._retry_ns:
             return False
         number = self._number + 1
         try:
-            segment = self._keeper.take(number, pack_header(self._header(number)))
+            segment = self._keeper.take(number, needed_bytes, lambda size: pack_header(self._header(number, size)))
         except OSError as error:
             self._retry_ns = now_ns + RETRY_NS
             self._stuck = cause_of(error)
@@ -215,15 +219,17 @@ class JournalWriter:
         self._segment = segment
         self._fd = segment.fd
         self._words = memoryview(segment.map)[PROGRESS_AT : PROGRESS_AT + 8 * PROGRESS_WORDS].cast("Q")
-        self._end, self._limit = HEADER_BYTES, self._segment_bytes
+        self._end, self._limit = HEADER_BYTES, segment.size
+        # The next one is reserved while half of this one is left to write, and at once behind a short one.
+        self._reserve_at = segment.size // 2 if segment.size == self._segment_bytes else _NEVER
         store_progress(self._words, Progress(self._sequence, self._end, self._fence, OPEN))
         return True
 
-    def _header(self, number: int) -> Header:
+    def _header(self, number: int, size: int) -> Header:
         return Header(
             self.journal_id,
             number,
-            self._segment_bytes,
+            size,
             self._sequence,
             self._fence,
             self._wall_ns,
@@ -235,8 +241,6 @@ class JournalWriter:
     def _give_up_segment(self, count: int, error: OSError) -> None:
         """The disk took only part of a frame: its records are lost, and the next append opens a new segment."""
         self._lost[cause_of(error)] += count
-        if self._segment is not None and not self._segment.reserved:
-            self._keeper.refuse(error)
         self._leave_segment(OPEN)
 
     def _leave_segment(self, state: int) -> None:

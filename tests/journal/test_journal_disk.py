@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from service.journal import writer as writer_module
-from service.journal.segments import SegmentFile
+from service.journal.segments import SegmentFile, segment_numbers, segment_path
 
 
 def test_a_full_disk_costs_records_and_not_the_engine(open_writer, helpers, tmp_path, monkeypatch, disk):
@@ -74,14 +74,15 @@ def test_a_real_limit_on_file_sizes_is_a_full_disk(helpers, tmp_path):
 
 
 def test_a_slow_reservation_holds_no_append_up(open_writer, helpers, tmp_path, monkeypatch):
-    """The keeper hangs while it reserves the spare's blocks; rotation goes on without it."""
-    writer = open_writer(budget_bytes=512 << 10)
+    """The keeper hangs while it reserves the spare's blocks; rotation goes on, with short segments reserved at once."""
+    writer = open_writer(budget_bytes=320 << 10)
     entered, release = threading.Event(), threading.Event()
     real = os.posix_fallocate
 
     def slow(*arguments):
-        entered.set()
-        release.wait()
+        if threading.current_thread().name == "journal-keeper":
+            entered.set()
+            release.wait()
         return real(*arguments)
 
     monkeypatch.setattr(os, "posix_fallocate", slow)
@@ -89,19 +90,24 @@ def test_a_slow_reservation_holds_no_append_up(open_writer, helpers, tmp_path, m
     writer.sync_if_due(writer._synced_ns + 1)
     try:
         assert entered.wait(30)
-        frames = [[helpers.plan(fence), *helpers.filler(fence, 800)] for fence in range(1, 101)]
+        frames = [[helpers.plan(fence), *helpers.filler(fence, 800)] for fence in range(1, 201)]
         work = threading.Thread(target=lambda: [writer.append(f, n) for n, f in enumerate(frames, 1)], daemon=True)
         work.start()
         work.join(30)
         assert not work.is_alive()
+        used = sum(path.stat().st_size for path in writer.directory.glob("*.hj"))
+        assert used + (64 << 10) <= 320 << 10, "what the keeper is about to take counts"
     finally:
         release.set()
-    assert writer._number > 3
-    assert writer.lost_records == 0
-    records, gaps = helpers.read_all(tmp_path / "journal")
-    assert [record.fence for record in records[1::2]] == list(range(1, 101))
-    assert gaps == []
+    assert writer._number > 5
+    for number in segment_numbers(tmp_path / "journal"):
+        status = segment_path(tmp_path / "journal", number).stat()
+        assert status.st_blocks * 512 >= status.st_size
     helpers.wait_until(lambda: writer._keeper._spare is not None)
+    writer.close()
+    assert writer.status().lost["over_budget"] == writer.lost_records > 0
+    records, gaps = helpers.read_all(tmp_path / "journal")
+    assert len(records) + sum(gap.lost_records for gap in gaps) == 401
 
 
 def test_making_room_reads_headers_only(open_writer, helpers, monkeypatch):
