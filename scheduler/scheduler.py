@@ -26,7 +26,7 @@ from scheduler.frames import may_queue
 from scheduler.kernels.loader import load_kernels
 from scheduler.load_settings import LoadSettings, check_catalog, check_policy
 from scheduler.planning import CandidateTuple, Planner
-from scheduler.plans import BarredBy, ScheduledPlan
+from scheduler.plans import BarredBy, LedgerBalances, ScheduledPlan
 from scheduler.policy import PolicyConfig
 from scheduler.records import (
     MAX_TOKENS,
@@ -116,6 +116,11 @@ class RequestScheduler:
     def in_flight_frames(self) -> int:
         """Committed plans that have not completed, 0 to 2."""
         return len(self._state.queue)
+
+    @property
+    def ledgers(self) -> LedgerBalances:
+        """What exploration may cost now, as plans record it."""
+        return self._state.ledgers.balances()
 
     def is_resident(self, handle: RequestHandle) -> bool:
         """Whether the handle's request still occupies its slot."""

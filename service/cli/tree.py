@@ -6,9 +6,12 @@ from typing import Any
 
 import click
 
+from service.cli.audit import audit
 from service.cli.bench import bench
 from service.cli.bench_trace import trace
+from service.cli.bundle import bundle
 from service.cli.database import database
+from service.cli.explain import explain_command
 from service.cli.journal import journal
 from service.cli.output import VERSION, Group, WrongUsage
 from service.cli.policy import policy
@@ -52,3 +55,6 @@ main.add_command(database)
 main.add_command(journal)
 main.add_command(policy)
 main.add_command(sql)
+main.add_command(explain_command)
+main.add_command(audit)
+main.add_command(bundle)

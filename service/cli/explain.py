@@ -1,0 +1,52 @@
+"""`helios explain`."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import click
+
+from service.cli.output import VERSION, Command, json_option, prepare_kernels, print_json
+from service.cli.trace_source import source_options, trace_source
+from service.why.explanation import explain
+from service.why.recorded import FenceName, parse_name
+from service.why.wording import explained
+
+
+class PlanName(click.ParamType[FenceName]):
+    """RUN/FENCE."""
+
+    name = "run/fence"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> FenceName:
+        try:
+            return parse_name(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+@click.command("explain", cls=Command, epilog="Example: helios explain 20261129-184605-1f2e/1042")
+@click.argument("plan", type=PlanName(), metavar="RUN/FENCE")
+@source_options
+@json_option
+def explain_command(
+    plan: FenceName,
+    database: str | None,
+    data_dir: pathlib.Path | None,
+    bundle: pathlib.Path | None,
+    as_json: bool,
+) -> None:
+    """Say why a recorded plan was chosen, and execute its decision again.
+
+    The parts of its score, the runner-ups and what each lost by, what was barred and why, its lanes, the ledgers, its
+    predicted and observed duration, and whether the decision comes out the same from the decision log.
+    """
+    prepare_kernels()
+    with trace_source(database, data_dir, bundle) as engine:
+        found = explain(engine, plan, VERSION)
+    if as_json:
+        print_json(dataclasses.asdict(found))
+    else:
+        click.echo("\n".join(explained(found)))

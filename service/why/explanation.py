@@ -1,0 +1,80 @@
+"""Why one recorded plan ran: what its rows say, and whether its decision comes out the same again."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import sqlalchemy as sa
+
+from scheduler.plans import LedgerBalances
+from service.store.queries import PlanDetail
+from service.why.columns import decision_differences
+from service.why.errors import NotReplayable
+from service.why.recorded import FenceName, recorded_plan, recorded_run
+from service.why.replays import replay_decision
+from service.why.stored_log import StoredLog
+
+Row = dict[str, Any]
+
+SAME, DIFFERENT, NOT_REPLAYABLE = "same", "different", "not_replayable"
+LEDGERS = tuple(field for field in LedgerBalances.__struct_fields__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Replay:
+    """How the re-execution went. `result`: same, different or not_replayable; `why` of the last one.
+
+    `from_fence`: last fence of the checkpoint it began from; `plans`: decisions replayed, this one included. Versions
+    are of Helios: the run's, and the one that replays.
+    """
+
+    result: str
+    why: str | None
+    differences: list[str]
+    from_fence: int | None
+    plans: int
+    recorded_by: str | None
+    replayed_by: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Explanation:
+    """Rows as the store has them. `ledgers_after`: behind the plan's completion, None where that is not known."""
+
+    run_id: str
+    fence: int
+    plan: Row
+    lanes: list[Row]
+    alternatives: list[Row]
+    ledgers_before: Row
+    ledgers_after: Row | None
+    replay: Replay
+
+
+def explain(engine: sa.Engine, name: FenceName, version: str) -> Explanation:
+    """The explanation of one plan, re-executed by this program, `version`. Raises NotRecorded and StoreError."""
+    recorded, run = recorded_plan(engine, name), recorded_run(engine, name.run_id)
+    replay, after = _replayed(engine, name, recorded, run.get("version"), version)
+    return Explanation(
+        name.run_id,
+        name.fence,
+        recorded.plan,
+        recorded.lanes,
+        recorded.alternatives,
+        {ledger: recorded.plan[ledger] for ledger in LEDGERS},
+        None if after is None else {ledger: getattr(after, ledger) for ledger in LEDGERS},
+        replay,
+    )
+
+
+def _replayed(
+    engine: sa.Engine, name: FenceName, recorded: PlanDetail, recorded_by: str | None, version: str
+) -> tuple[Replay, LedgerBalances | None]:
+    try:
+        again = replay_decision(StoredLog(engine, name.run_id), name.fence)
+    except NotReplayable as error:
+        return Replay(NOT_REPLAYABLE, str(error), [], None, 0, recorded_by, version), None
+    found = decision_differences(again.plan, recorded)
+    result = DIFFERENT if found else SAME
+    return Replay(result, None, found, again.from_fence, again.plans, recorded_by, version), again.ledgers_after
