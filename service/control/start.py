@@ -11,7 +11,7 @@ from scheduler.policy import PolicyConfig
 from service.control.checks import check_coefficients
 from service.control.errors import UnreadablePolicy
 from service.control.versions import PolicyVersion, insert, lock_versions, newest, refuse_pending, version_of
-from service.store.engines import write_transaction
+from service.store.engines import read_transaction, write_transaction
 
 
 class PolicyFlags(Protocol):
@@ -42,6 +42,8 @@ def resolve_initial_policy(engine: sa.Engine, settings: PolicyFlags) -> PolicyVe
     preset = settings.scheduler_policy
     changes = _changes(settings)
     check_coefficients(preset, changes)
+    if preset is None and not changes and (settled := _settled(engine)) is not None:
+        return settled
     now = dt.datetime.now(dt.UTC)
     with write_transaction(engine) as connection:
         lock_versions(connection)
@@ -66,6 +68,15 @@ def resolve_initial_policy(engine: sa.Engine, settings: PolicyFlags) -> PolicyVe
         return insert(
             connection, config, state="applied", actor="command line", note=_note(settings), parent=parent, now=now
         )
+
+
+def _settled(engine: sa.Engine) -> PolicyVersion | None:
+    """The newest applied version where nothing has to be written: an engine need not wait for the store's writers."""
+    with read_transaction(engine) as connection:
+        row = newest(connection, "applied")
+        if row is None or newest(connection, "pending") is not None:
+            return None
+        return _readable(row, replaced=False)
 
 
 def _readable(row: sa.RowMapping, *, replaced: bool) -> PolicyVersion | None:

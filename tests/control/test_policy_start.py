@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import datetime as dt
+import sqlite3
 
 import msgspec
 import pytest
@@ -15,6 +17,7 @@ from scheduler.policy import PolicyConfig
 from service.control.errors import UnreadablePolicy
 from service.control.policy import resolve_initial_policy
 from service.store.database import read_transaction, write_transaction
+from service.store.errors import StoreBusy
 from service.store.tables import policy_versions
 
 AT = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
@@ -42,6 +45,18 @@ def test_the_first_start_writes_version_1_balanced_by_default(any_store, no_flag
     assert (first.parent_version, first.config) == (None, PolicyConfig.balanced())
     assert resolve_initial_policy(any_store, no_flags) == first
     assert states(any_store) == ["applied"]
+
+
+def test_a_restart_that_changes_nothing_does_not_wait_for_the_stores_writers(store, no_flags, flags):
+    """Whoever holds SQLite's write lock, a hung recorder perhaps, must not keep an engine from starting."""
+    first = resolve_initial_policy(store, no_flags)
+    with contextlib.closing(sqlite3.connect(store.url.database, isolation_level=None)) as foreign:
+        foreign.execute("BEGIN IMMEDIATE")
+        assert resolve_initial_policy(store, no_flags) == first
+        with contextlib.closing(store.raw_connection()) as connection:
+            connection.cursor().execute("PRAGMA busy_timeout=1")
+        with pytest.raises(StoreBusy):
+            resolve_initial_policy(store, flags(scheduler_terminal_value=7.0))
 
 
 def test_the_newest_applied_version_wins_and_a_pending_one_is_refused(any_store, no_flags):
