@@ -76,30 +76,38 @@ def dump(directory: pathlib.Path) -> Iterator[dict[str, Any]]:
 
 
 def verify(directory: pathlib.Path) -> Verification:
-    """Read everything once. Raises JournalUnwritable."""
+    """Read everything once, also while it is written. Raises JournalUnwritable."""
     reader = _open(directory)
-    gaps: list[Gap] = []
+    began_with = segment_numbers(directory)
+    evicted = _removed(directory, began_with)[2]
+    gaps: list[tuple[Gap, set[int]]] = []
     counts: dict[int, int] = {}
     try:
+        before = began_with[0]
         while (item := reader.poll()) is not None:
             if isinstance(item, Batch):
                 counts[item.position.segment] = counts.get(item.position.segment, 0) + len(item.records)
             else:
-                gaps.append(item)
-        stopped = reader.position
+                gaps.append((item, set(range(before, item.position.segment))))
+            before = item.position.segment
     finally:
         reader.close()
     numbers = segment_numbers(directory)
-    segments = [_report(directory, number, reader.journal_id, counts.get(number, 0)) for number in numbers]
-    if stopped is not None and segments:
-        segments[-1] = _checked_end(directory, segments[-1], stopped.sequence)
+    removed = _removed(directory, numbers)
+    # What vanished while we read had been shipped, unless the budget took something meanwhile.
+    shipped = set(began_with) - set(numbers) if removed[2] == evicted else set()
+    missing = [gap for gap, passed in gaps if not (passed & shipped and "gone" in gap.reason)]
     return Verification(
         reader.journal_id,
         bool(writer_lives(directory)),
-        segments,
-        [f"{gap.reason} ({gap.lost_records} records)" for gap in gaps],
-        sum(gap.lost_records for gap in gaps),
-        *_removed(directory, numbers),
+        [
+            report
+            for number in numbers
+            if (report := _report(directory, number, reader.journal_id, counts.get(number, 0), missing)) is not None
+        ],
+        [f"{gap.reason} ({gap.lost_records} records)" for gap in missing],
+        sum(gap.lost_records for gap in missing),
+        *removed,
     )
 
 
@@ -153,15 +161,21 @@ def _open(directory: pathlib.Path) -> JournalReader:
     return JournalReader(directory)
 
 
-def _report(directory: pathlib.Path, number: int, journal_id: str, records: int) -> SegmentReport:
-    size = segment_path(directory, number).stat().st_size
+def _report(
+    directory: pathlib.Path, number: int, journal_id: str, records: int, gaps: list[Gap]
+) -> SegmentReport | None:
+    """None when it has been removed meanwhile."""
+    path = segment_path(directory, number)
     try:
+        size = path.stat().st_size
         segment = SegmentFile(directory, number, journal_id)
-    except (SegmentDamaged, FileNotFoundError) as error:
+    except FileNotFoundError:
+        return None
+    except SegmentDamaged as error:
         return SegmentReport(number, None, "unknown", size, 0, None, str(error))
     progress = segment.progress()
     segment.close()
-    problem = None
+    problem = next((gap.reason for gap in gaps if path.name in gap.reason), None)
     if size < segment.header.size:
         problem = f"cut off: {size} of {segment.header.size} bytes"
     elif progress is None:
@@ -169,19 +183,6 @@ def _report(directory: pathlib.Path, number: int, journal_id: str, records: int)
     state = STATE.get(progress.state, "unknown") if progress is not None else "unknown"
     fence = progress.last_fence if progress is not None else None
     return SegmentReport(number, segment.header.run_id, state, size, records, fence, problem)
-
-
-def _checked_end(directory: pathlib.Path, report: SegmentReport, sequence: int) -> SegmentReport:
-    """The newest segment: whether reading got as far as its header says it was written."""
-    if report.problem is not None:
-        return report
-    segment = SegmentFile(directory, report.segment)
-    progress = segment.progress()
-    segment.close()
-    missing = progress.next_sequence - sequence if progress is not None else 0
-    if missing > 0 and not writer_lives(directory):
-        return dataclasses.replace(report, problem=f"its last {missing} records are missing")
-    return report
 
 
 def _named(value: Any) -> Any:

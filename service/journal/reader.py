@@ -24,6 +24,7 @@ from service.journal.segments import (
     count_records,
     journal_identity,
     segment_numbers,
+    writer_lives,
 )
 
 _LOOK_AHEAD = 64
@@ -87,6 +88,8 @@ class JournalReader:
         self._fence: int | None = None
         self._damage: list[str] = []
         self._missing = ""
+        self._left = 0
+        self._left_whole = False
 
     def poll(self) -> Batch | Gap | None:
         """The next frame or gap, or None when there is nothing more now."""
@@ -103,7 +106,7 @@ class JournalReader:
                 return skipped
             following = self._later(self._segment.header.number)
             if not following:
-                return None
+                return self._missing_tail()
             # The writer may have written here before it went on: look once more, now that it has.
             frame = self._segment.frame(self.position.offset)
             if frame is None or frame.sequence < self.position.sequence:
@@ -137,6 +140,7 @@ class JournalReader:
         if not following and not self._damage:
             return None
         self._missing = f"segment {number} is gone"
+        self._left_whole = False
         gap = self._advance(following)
         return gap if gap is not None else self.poll()
 
@@ -221,6 +225,23 @@ class JournalReader:
         self._enter_run(self._segment)
         return self._gap(fence, sequence - self.position.sequence, Position(self.position.segment, end, sequence))
 
+    def _missing_tail(self) -> Gap | None:
+        """What the newest segment's header counts and the segment does not hold, once its writer is gone."""
+        assert self._segment is not None
+        assert self.position is not None
+        offset, sequence = self.position.offset, self.position.sequence
+        progress = self._segment.progress()
+        if progress is None or progress.next_sequence <= sequence or writer_lives(self.directory) is not False:
+            return None
+        frame = self._segment.frame(offset)
+        if (frame is not None and frame.sequence >= sequence) or self._later(self._segment.header.number):
+            return None  # it came while we looked; the next poll finds it
+        lost = progress.next_sequence - sequence
+        self._damage = [f"{self._segment.path.name} ends at byte {offset} before the last records that it counts"]
+        self._enter_run(self._segment)
+        end = Position(self.position.segment, max(offset, progress.end), progress.next_sequence)
+        return self._gap(progress.last_fence, lost, end)
+
     def _advance(self, numbers: list[int]) -> Gap | None:
         """Go on to the first readable one of the later segments; a gap when that leaves something out."""
         assert self.position is not None
@@ -253,8 +274,15 @@ class JournalReader:
         if lost <= 0 and not self._damage:
             self.position = position
             return None
-        self._damage = self._damage or [self._missing]
+        self._damage = self._damage or [self._missing_before(header.number)]
         return self._gap(tail_fence, max(0, lost), position)
+
+    def _missing_before(self, number: int) -> str:
+        """Why records before segment `number` are missing, where no file is damaged."""
+        first, last = self._left + 1, number - 1
+        if first > last or not self._left_whole:
+            return self._missing
+        return f"segment {first} is gone" if first == last else f"segments {first} to {last} are gone"
 
     def _gap(self, to_fence: int | None, lost: int, position: Position) -> Gap:
         start = None if self._fence is None else self._fence + 1
@@ -281,6 +309,8 @@ class JournalReader:
         progress = self._segment.progress()
         same_run = self._segment.header.run_id == self.run_id
         self._missing = f"{self._segment.path.name} is damaged or cut off at byte {self.position.offset}"
+        self._left = self._segment.header.number
+        self._left_whole = progress is not None and progress.next_sequence == self.position.sequence
         self._segment.close()
         self._segment = None
         return progress.last_fence if progress is not None and same_run else None

@@ -112,7 +112,10 @@ def unpack_header(data: bytes, path: pathlib.Path, journal_id: str | None = None
         raise HeaderDamaged(f"{path.name} is not a journal segment")
     (version,) = _CRC.unpack_from(data, 8)
     if version != VERSION:
-        raise OtherFormat(f"{path.name} has format version {version}; this program reads version {VERSION}")
+        raise OtherFormat(
+            f"{path.name} has format version {version} and this program reads version {VERSION}; read it with the "
+            "version of Helios that wrote it, or move it away"
+        )
     fixed = data[: _FIXED.size]
     if _CRC.unpack_from(data, _FIXED.size)[0] != zlib.crc32(fixed):
         raise HeaderDamaged(f"{path.name} has a damaged header")

@@ -109,7 +109,7 @@ def test_a_garbage_segment_is_left_out(journal, helpers):
 def test_a_missing_segment_is_noticed(journal, helpers):
     missing = range(first_fence(journal, 2), first_fence(journal, 3))
     segment_path(journal, 2).unlink()
-    assert_one_gap(journal, helpers, missing, "segment-00000001.hj")
+    assert_one_gap(journal, helpers, missing, "segment 2 is gone")
 
 
 def test_a_segment_of_another_format_version_is_named(journal, helpers):
@@ -117,7 +117,8 @@ def test_a_segment_of_another_format_version_is_named(journal, helpers):
     with segment_path(journal, 2).open("r+b") as file:
         file.seek(8)
         file.write(struct.pack("<I", 7))
-    assert_one_gap(journal, helpers, missing, "format version 7; this program reads version 1")
+    reason = "format version 7 and this program reads version 1; read it with the version of Helios that wrote it"
+    assert_one_gap(journal, helpers, missing, reason)
 
 
 def test_a_segment_of_another_journal_is_left_out(journal, helpers, tmp_path):
@@ -318,7 +319,12 @@ def test_verify_names_a_missing_end_and_a_wrong_directory(journal, tmp_path):
     path.write_bytes(data[:HEADER_BYTES] + bytes(len(data) - HEADER_BYTES))
     result = commands.verify(journal)
     assert not result.whole
-    assert "records are missing" in result.segments[-1].problem
+    whole = SegmentFile(journal, last)
+    count = whole.progress().next_sequence - whole.header.first_sequence
+    whole.close()
+    problem = f"{path.name} ends at byte 4096 before the last records that it counts"
+    assert result.segments[-1].problem == problem
+    assert result.gaps == [f"{problem} ({count} records)"]
     with pytest.raises(JournalUnwritable, match="nowhere"):
         commands.verify(tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()

@@ -175,9 +175,8 @@ def test_a_tail_cut_anywhere_leaves_exactly_the_whole_frames(sizes, cut, zeroed,
         whole = [fence for fence, end in enumerate(ends, 1) if end < (last, 0) or end <= (last, offset)]
         assert fences(records) == whole + [1_000_000] * successor
         lost = len(sizes) - len(whole)
-        if successor:
-            assert sum(gap.lost_records for gap in gaps) == lost
-            assert [gap.to_fence for gap in gaps] == [len(sizes)] * bool(lost) or whole == []
+        assert sum(gap.lost_records for gap in gaps) == lost
+        assert [gap.to_fence for gap in gaps] == [len(sizes)] * bool(lost) or whole == []
 
 
 def _cut(path: pathlib.Path, offset: int, zeroed: bool) -> None:
