@@ -14,6 +14,7 @@ from scheduler.scheduler import RequestScheduler
 from scheduler.shapes import GraphKind
 from service.engine.decision_log import LoggedScheduler
 from service.engine.metrics import EngineMetrics
+from service.engine.plan_records import PlanRecords
 from service.engine.ports import Clock
 from service.engine.requests import Ending, EngineRequest, RequestTable
 from service.ipc.messages import EngineReady, Event
@@ -61,6 +62,7 @@ class Core:
     queue_limit: int
     traced: bool = True
     log: LoggedScheduler | None = None
+    plan_records: PlanRecords = dataclasses.field(default_factory=PlanRecords)
     now_ns: int = 0
     last_fence: int = 0
     in_flight: list[InFlight] = dataclasses.field(default_factory=list)
