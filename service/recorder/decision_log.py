@@ -13,7 +13,7 @@ class LogChunks:
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
-        self._rows: list[list[Any]] = []
+        self._rows: list[tuple[Any, ...]] = []
         self._waiting: list[SchedulerCalls] = []
         self._bytes = 0
 
@@ -32,9 +32,9 @@ class LogChunks:
         """A checkpoint has a row of its own."""
         self._close()
         fence = record.last_fence
-        self._rows.append([self._run_id, record.call, 1, fence + 1, fence, True, record.data])
+        self._rows.append((self._run_id, record.call, 1, fence + 1, fence, 1, record.data))
 
-    def rows(self) -> list[list[Any]]:
+    def rows(self) -> list[tuple[Any, ...]]:
         """What was added."""
         self._close()
         return self._rows
@@ -46,5 +46,5 @@ class LogChunks:
         first, last = waiting[0], waiting[-1]
         calls = last.first_call + last.calls - first.first_call
         blob = pack_calls([record.data for record in waiting])
-        self._rows.append([self._run_id, first.first_call, calls, first.first_fence, last.last_fence, False, blob])
+        self._rows.append((self._run_id, first.first_call, calls, first.first_fence, last.last_fence, 0, blob))
         self._waiting, self._bytes = [], 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import pathlib
+from types import ModuleType
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -17,6 +18,18 @@ SQL_SINK = "sql"
 OTLP_SINK = "otlp"
 OTLP_OPEN = "otlp.open"
 """Not a sink: where the oldest plan or request begins whose span is still open. Never behind sink "otlp"."""
+
+
+def _upsert(dialect: ModuleType) -> sa.Executable:
+    """Made once for each dialect: making it costs more than running it."""
+    key = ("journal_id", "sink")
+    insert = dialect.insert(journal_offsets).values({c.name: sa.bindparam(c.name) for c in journal_offsets.columns})
+    moved = {c.name: insert.excluded[c.name] for c in journal_offsets.columns if c.name not in key}
+    upsert: sa.Executable = insert.on_conflict_do_update(index_elements=key, set_=moved)
+    return upsert
+
+
+_UPSERTS = {"sqlite": _upsert(sqlite), "postgresql": _upsert(postgresql)}
 
 
 def load_offset(connection: sa.Connection, journal_id: str, sink: str) -> tuple[Position | None, str | None]:
@@ -32,17 +45,9 @@ def load_offset(connection: sa.Connection, journal_id: str, sink: str) -> tuple[
 
 def store_offset(connection: sa.Connection, journal_id: str, sink: str, position: Position, run_id: str | None) -> None:
     """Insert or move the sink's row."""
-    values = {
-        **position._asdict(),
-        "run_id": run_id,
-        "updated_at": dt.datetime.now(dt.UTC),
-    }
-    insert = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert
-    connection.execute(
-        insert(journal_offsets)
-        .values(journal_id=journal_id, sink=sink, **values)
-        .on_conflict_do_update(index_elements=["journal_id", "sink"], set_=values)
-    )
+    values = {**position._asdict(), "run_id": run_id, "updated_at": dt.datetime.now(dt.UTC)}
+    statement = _UPSERTS[connection.dialect.name]
+    connection.execute(statement, {"journal_id": journal_id, "sink": sink, **values})
 
 
 def drop_offsets(connection: sa.Connection, journal_id: str, *sinks: str) -> None:

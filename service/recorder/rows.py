@@ -1,227 +1,273 @@
-"""Journal records as rows: every column of the table, in the table's order. Times are those of the run's clock.
+"""Journal records as rows, the same for both databases: tuples of every column of a table, in the table's order.
 
-`At` turns a monotonic time into what the dialect stores: text on SQLite, an aware datetime on PostgreSQL.
+A plan or request row is built once, from all that this transaction knows about it. `Values` holds the few things that
+the databases are handed differently; `checks` refuses afterwards what no column or not both databases can hold.
 """
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable
+from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 from service.journal.records import (
     AlternativeRecord,
-    LaneRecord,
+    LaneOutcome,
     PartsRecord,
     PlanCommitted,
+    PlanCompleted,
     PolicyApplied,
+    RequestAdmitted,
     RequestArrived,
+    RequestFinished,
     RunStarted,
     ShapeRecord,
 )
+from service.recorder.clock import RunClock
 from service.recorder.errors import UnusableRecord
+from service.recorder.values import Values
 from service.store import tables
 
-At = Callable[[int], Any]
-Row = list[Any]
+Row = tuple[Any, ...]
 
-REQUEST_COLUMN = {column.name: index for index, column in enumerate(tables.requests.columns)}
-PLAN_COLUMN = {column.name: index for index, column in enumerate(tables.plans.columns)}
-LANE_COLUMN = {column.name: index for index, column in enumerate(tables.plan_lanes.columns)}
-
-
-def ms(ns: int) -> float:
-    """Nanoseconds as milliseconds."""
-    return ns / 1e6
+_SHAPE_AT = tables.plans.columns.keys().index("kind")
+SHAPE_AND_REASON = slice(_SHAPE_AT, _SHAPE_AT + len(tables.SHAPE_COLUMNS) + 1)
+"""Where a row of plans holds its shape and reason."""
+_MOST_TOKENS = 2**53
+_MINUTE_NS = 60_000_000_000
 
 
-def text(value: str | None) -> str | None:
-    """The text without NUL, which PostgreSQL cannot hold."""
-    return value.replace("\0", "\ufffd") if value is not None and "\0" in value else value
+class RowBuilder:
+    """The rows of one run."""
+
+    def __init__(self, run_id: str, clock: RunClock, values: Values) -> None:
+        self.run_id = run_id
+        self._offset_ns = clock.wall_ns - clock.monotonic_ns
+        self._time = values.time
+        self._null = values.null
+        self._json = values.json
+
+    def at(self, ns: int) -> Any:
+        """The stored time of a monotonic one. Raises OverflowError beyond year 9999."""
+        return self._time(ns + self._offset_ns)
+
+    def minute(self, ns: int) -> int:
+        """The minute of a monotonic time: minutes since the epoch in UTC."""
+        return (ns + self._offset_ns) // _MINUTE_NS
+
+    def minute_start(self, minute: int) -> Any:
+        """The stored time at which a minute begins."""
+        return self._time(minute * _MINUTE_NS)
+
+    def run_row(self, run: RunStarted) -> Row:
+        """A row of engine_runs."""
+        settings = {text(name): text(v) if isinstance(v, str) else v for name, v in run.settings.items()}
+        return (
+            run.run_id,
+            self.at(run.monotonic_ns),
+            self._null,
+            self._null,
+            text(run.host),
+            text(run.version),
+            text(run.model),
+            text(run.device),
+            run.catalog_digest,
+            self._json(settings),
+            run.wall_ns,
+            run.monotonic_ns,
+        )
+
+    def application_row(self, record: PolicyApplied) -> Row:
+        """A row of policy_applications."""
+        return (record.version, self.run_id, record.fence, self.at(record.applied_ns))
+
+    def request_row(
+        self,
+        record: RequestArrived,
+        admitted: RequestAdmitted | None = None,
+        first_output: Any = None,
+        output_tokens: int = 0,
+        finished: RequestFinished | None = None,
+    ) -> Row:
+        """A row of requests. `first_output` is a stored time; `output_tokens` are those of a request that runs."""
+        null = self._null
+        running = (null, output_tokens, null, null, 0, null, null, null, null)
+        end = running if finished is None else self.request_end(finished)
+        finished_at, tokens, reason, error, preemptions, queue_ms, prefill_ms, decode_ms, publish_ms = end
+        return (
+            self.run_id,
+            record.request_id,
+            text(record.model),
+            self.at(record.arrived_ns),
+            null if admitted is None else self.at(admitted.admitted_ns),
+            null if first_output is None else first_output,
+            finished_at,
+            record.prompt_tokens,
+            0 if admitted is None else admitted.cached_tokens,
+            tokens,
+            record.max_tokens,
+            reason,
+            error,
+            preemptions,
+            queue_ms,
+            ms(record.tokenize_ns),
+            prefill_ms,
+            decode_ms,
+            publish_ms,
+            null if record.trace_id is None else record.trace_id,
+            null if record.prefix_key is None else text(record.prefix_key),
+        )
+
+    def request_end(self, record: RequestFinished) -> Row:
+        """What a finish sets, finished_at to publish_ms; what it says about the first output is not among it."""
+        return (
+            self.at(record.finished_ns),
+            record.output_tokens,
+            record.finish_reason,
+            self._null if record.error is None else text(record.error),
+            record.preemptions,
+            ms(record.queue_ns),
+            ms(record.prefill_ns),
+            ms(record.decode_ns),
+            ms(record.publish_ns),
+        )
+
+    def plan_row(self, plan: PlanCommitted, end: Row | None, deliveries: int) -> Row:
+        """A row of plans; `end` as from plan_end, or None while it is in flight."""
+        null, margin = self._null, plan.margin
+        age_ns = plan.observation_age_ns
+        if end is None:
+            offered = sum([lane.offered_tokens for lane in plan.lanes])
+            end = (null, null, null, "in_flight", null, null, null, 0, 0, offered, 0, 0)
+        return (
+            self.run_id,
+            plan.fence,
+            self.at(plan.committed_ns),
+            plan.committed_ns,
+            *shape_values(plan.shape),
+            plan.reason,
+            *self._score(plan),
+            len(plan.lanes),
+            plan.active_decoders,
+            plan.logical_rows,
+            plan.selected_cost_ns / 1e6,
+            null if age_ns is None else age_ns / 1e6,
+            plan.cost_state,
+            null if margin is None or not isfinite(margin) else margin,  # may be missing, unlike other numbers
+            plan.candidates,
+            plan.exploration_credit_ms,
+            plan.timing_credit_ms,
+            plan.timing_spent_ms,
+            plan.acceptance_credit_ms,
+            plan.acceptance_spent_ms,
+            plan.timing_ordinary_ms,
+            plan.acceptance_ordinary_ms,
+            plan.discovery_ms,
+            plan.queue_depth,
+            plan.frame_slot,
+            plan.policy_version,
+            plan.plan_us,
+            *end,
+            deliveries,
+        )
+
+    def plan_end(self, record: PlanCompleted) -> Row:
+        """What a completion sets: started_ns to exposed_delivery_ms, then the sums of its lanes' tokens.
+
+        Raises UnusableRecord for output tokens that are no count, since sums are made of them.
+        """
+        lanes = record.lanes
+        committed = [lane.committed_tokens for lane in lanes]
+        output = sum(committed)
+        if output > _MOST_TOKENS or (committed and min(committed) < 0):
+            raise UnusableRecord(f"plans.output_tokens: {committed} are no counts of tokens")
+        return (
+            record.started_ns,
+            self.at(record.completed_ns),
+            record.completed_ns,
+            record.outcome,
+            record.device_ns / 1e6,
+            record.wall_ns / 1e6,
+            record.exposed_delivery_ns / 1e6,
+            sum([lane.consumed_prompt_tokens for lane in lanes]),
+            output,
+            sum([lane.offered_tokens for lane in lanes]),
+            sum([lane.draft_tokens for lane in lanes]),
+            sum([lane.accepted_tokens for lane in lanes]),
+        )
+
+    def lane_rows(
+        self, plan: PlanCommitted, outcomes: Sequence[LaneOutcome | None], published: Sequence[int | None]
+    ) -> list[Row]:
+        """Rows of plan_lanes. `outcomes` and `published` (ns) are those of each lane, None where not known yet."""
+        run_id, fence, null = self.run_id, plan.fence, self._null
+        rows = []
+        for number, (lane, outcome, published_ns) in enumerate(zip(plan.lanes, outcomes, published, strict=True)):
+            source = lane.proposal_source
+            rows.append(
+                (
+                    run_id,
+                    fence,
+                    number,
+                    lane.request_id,
+                    lane.generation,
+                    lane.role,
+                    lane.prompt_tokens,
+                    lane.query_length,
+                    lane.ceiling,
+                    null if source is None else source,
+                    lane.token_price,
+                    lane.delivery_price,
+                    lane.age_ms,
+                    lane.sigma_ms,
+                    lane.expected_tokens,
+                    lane.terminal_value,
+                    lane.lane_value,
+                    lane.offered_tokens if outcome is None else outcome.offered_tokens,
+                    0 if outcome is None else outcome.committed_tokens,
+                    0 if outcome is None else outcome.accepted_tokens,
+                    0 if published_ns is None else 1,
+                    null if published_ns is None else published_ns,
+                )
+            )
+        return rows
+
+    def alternative_row(self, fence: int, other: AlternativeRecord) -> Row:
+        """A row of plan_alternatives."""
+        return (
+            self.run_id,
+            fence,
+            other.rank,
+            *shape_values(other.shape),
+            *self._score(other),
+            other.active_rows,
+            self._json(other.request_ids),
+            other.selected_cost_ns / 1e6,
+            other.cost_state,
+            other.barred_by,
+        )
+
+    def _score(self, scored: PlanCommitted | AlternativeRecord) -> Row:
+        parts: PartsRecord = scored.parts
+        null, horizon_ms = self._null, parts.horizon_ms
+        kind, shape = scored.following_kind, scored.following_shape
+        return (
+            scored.score_kind,
+            scored.score,
+            scored.log_scale,
+            parts.token_value,
+            parts.delivery_value,
+            parts.age_relief,
+            parts.terminal_relief,
+            parts.wait_cost,
+            null if horizon_ms is None or not isfinite(horizon_ms) else horizon_ms,
+            null if kind is None else kind,
+            null if shape is None else shape,
+        )
 
 
-def run_row(run: RunStarted, at: At) -> Row:
-    """A row of engine_runs."""
-    settings = {name: _finite_or_none(v) if isinstance(v, float) else v for name, v in run.settings.items()}
-    return [
-        run.run_id,
-        at(run.monotonic_ns),
-        None,
-        None,
-        text(run.host),
-        text(run.version),
-        text(run.model),
-        text(run.device),
-        run.catalog_digest,
-        json.dumps(settings).replace("\\u0000", "\\ufffd"),
-        run.wall_ns,
-        run.monotonic_ns,
-    ]
-
-
-def application_row(run_id: str, record: PolicyApplied, at: At) -> Row:
-    """A row of policy_applications."""
-    return [record.version, run_id, record.fence, at(record.applied_ns)]
-
-
-def request_row(run_id: str, record: RequestArrived, at: At) -> Row:
-    """A row of requests as of its arrival."""
-    return [
-        run_id,
-        record.request_id,
-        text(record.model),
-        at(record.arrived_ns),
-        None,
-        None,
-        None,
-        record.prompt_tokens,
-        0,
-        0,
-        record.max_tokens,
-        None,
-        None,
-        0,
-        None,
-        ms(record.tokenize_ns),
-        None,
-        None,
-        None,
-        record.trace_id,
-        text(record.prefix_key),
-    ]
-
-
-def plan_row(run_id: str, plan: PlanCommitted, at: At) -> Row:
-    """A row of plans as of its commit. Raises UnusableRecord."""
-    require_finite(
-        plan.score,
-        plan.log_scale,
-        plan.exploration_credit_ms,
-        plan.timing_credit_ms,
-        plan.timing_spent_ms,
-        plan.acceptance_credit_ms,
-        plan.acceptance_spent_ms,
-        plan.timing_ordinary_ms,
-        plan.acceptance_ordinary_ms,
-        plan.discovery_ms,
-        plan.plan_us,
-    )
-    age_ns = plan.observation_age_ns
-    return [
-        run_id,
-        plan.fence,
-        at(plan.committed_ns),
-        plan.committed_ns,
-        *_shape(plan.shape),
-        plan.reason,
-        *_score(plan.score_kind, plan.score, plan.log_scale, plan.parts),
-        plan.following_kind,
-        plan.following_shape,
-        len(plan.lanes),
-        plan.active_decoders,
-        plan.logical_rows,
-        ms(plan.selected_cost_ns),
-        None if age_ns is None else ms(age_ns),
-        plan.cost_state,
-        _finite_or_none(plan.margin),
-        plan.candidates,
-        plan.exploration_credit_ms,
-        plan.timing_credit_ms,
-        plan.timing_spent_ms,
-        plan.acceptance_credit_ms,
-        plan.acceptance_spent_ms,
-        plan.timing_ordinary_ms,
-        plan.acceptance_ordinary_ms,
-        plan.discovery_ms,
-        plan.queue_depth,
-        plan.frame_slot,
-        plan.policy_version,
-        plan.plan_us,
-        None,
-        None,
-        None,
-        "in_flight",
-        None,
-        None,
-        None,
-        0,
-        0,
-        sum([lane.offered_tokens for lane in plan.lanes]),
-        0,
-        0,
-        0,
-    ]
-
-
-def lane_row(run_id: str, fence: int, number: int, lane: LaneRecord) -> Row:
-    """A row of plan_lanes as of the commit. Raises UnusableRecord."""
-    require_finite(
-        lane.token_price,
-        lane.delivery_price,
-        lane.age_ms,
-        lane.sigma_ms,
-        lane.expected_tokens,
-        lane.terminal_value,
-        lane.lane_value,
-    )
-    return [
-        run_id,
-        fence,
-        number,
-        lane.request_id,
-        lane.generation,
-        lane.role,
-        lane.prompt_tokens,
-        lane.query_length,
-        lane.ceiling,
-        lane.proposal_source,
-        lane.token_price,
-        lane.delivery_price,
-        lane.age_ms,
-        lane.sigma_ms,
-        lane.expected_tokens,
-        lane.terminal_value,
-        lane.lane_value,
-        lane.offered_tokens,
-        0,
-        0,
-        False,
-        None,
-    ]
-
-
-def alternative_row(run_id: str, fence: int, other: AlternativeRecord) -> Row:
-    """A row of plan_alternatives. Raises UnusableRecord."""
-    require_finite(other.score, other.log_scale)
-    return [
-        run_id,
-        fence,
-        other.rank,
-        *_shape(other.shape),
-        *_score(other.score_kind, other.score, other.log_scale, other.parts),
-        other.following_kind,
-        other.following_shape,
-        other.active_rows,
-        json.dumps(other.request_ids),
-        ms(other.selected_cost_ns),
-        other.cost_state,
-        other.barred_by,
-    ]
-
-
-def require_finite(*values: float) -> None:
-    """Raises UnusableRecord for NaN and infinity: no query could compare them, and JSON cannot hold them."""
-    total = sum(values)
-    if total - total != 0.0 and not all(map(math.isfinite, values)):  # a finite sum proves finite terms, cheaply
-        raise UnusableRecord(f"a number is not finite: {next(v for v in values if not math.isfinite(v))}")
-
-
-def _finite_or_none(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
-def _shape(shape: ShapeRecord) -> tuple[Any, ...]:
+def shape_values(shape: ShapeRecord) -> Row:
+    """The shape columns' values, in their order; the flag as 0 or 1."""
     return (
         shape.kind,
         shape.batch_capacity,
@@ -229,21 +275,16 @@ def _shape(shape: ShapeRecord) -> tuple[Any, ...]:
         shape.target_width,
         shape.target_rows,
         shape.prefill_capacity,
-        shape.speculation_enabled,
+        1 if shape.speculation_enabled else 0,
         shape.allocation,
     )
 
 
-def _score(kind: str, score: float, log_scale: float, parts: PartsRecord) -> tuple[Any, ...]:
-    require_finite(parts.token_value, parts.delivery_value, parts.age_relief, parts.terminal_relief, parts.wait_cost)
-    return (
-        kind,
-        score,
-        log_scale,
-        parts.token_value,
-        parts.delivery_value,
-        parts.age_relief,
-        parts.terminal_relief,
-        parts.wait_cost,
-        _finite_or_none(parts.horizon_ms),
-    )
+def ms(ns: int) -> float:
+    """Nanoseconds as milliseconds."""
+    return ns / 1e6
+
+
+def text(value: str) -> str:
+    """Free text without NUL, which PostgreSQL cannot hold. Names with one are refused as they are."""
+    return value.replace("\0", "\ufffd") if "\0" in value else value

@@ -1,18 +1,19 @@
 """Records of one transaction gathered into few statements.
 
-Whatever a record says about a plan or request that this same transaction inserts is put into the waiting row;
-the rest becomes updates. All inserts run before all updates.
+Whatever the records say about a plan or request that this same transaction inserts is part of its row; the rest
+becomes changes of stored rows. All inserts run before all changes, and nothing runs before all rows are checked.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import sqlalchemy as sa
 
 from service.journal.records import (
+    LaneOutcome,
     OutputPublished,
     PlanCommitted,
     PlanCompleted,
@@ -26,254 +27,206 @@ from service.journal.records import (
     SchedulerCalls,
     SchedulerCheckpoint,
 )
-from service.recorder import rows
+from service.recorder.changes import CHANGES
+from service.recorder.checks import ColumnChecks
 from service.recorder.decision_log import LogChunks
-from service.recorder.rollups import Completion, MinuteSums
-from service.recorder.rows import LANE_COLUMN, PLAN_COLUMN, REQUEST_COLUMN, At, Row, ms
-from service.recorder.statements import INSERTS, UPDATES, Statements
+from service.recorder.rollups import MinuteSums
+from service.recorder.rows import SHAPE_AND_REASON, Row, RowBuilder
+from service.recorder.statements import INSERTS, StoreWriter, running_plans, stored_lanes
+from service.store.tables import plan_minutes
 
-REMEMBERED = 4096
-K = TypeVar("K")
-V = TypeVar("V")
-
-_ADMITTED_AT, _CACHED = REQUEST_COLUMN["admitted_at"], REQUEST_COLUMN["cached_tokens"]
-_FIRST_OUTPUT_AT, _FINISHED_AT = REQUEST_COLUMN["first_output_at"], REQUEST_COLUMN["finished_at"]
-_REQUEST_OUTPUT, _FINISH_REASON = REQUEST_COLUMN["output_tokens"], REQUEST_COLUMN["finish_reason"]
-_ERROR, _PREEMPTIONS = REQUEST_COLUMN["error"], REQUEST_COLUMN["preemptions"]
-_QUEUE_MS, _PREFILL_MS = REQUEST_COLUMN["queue_ms"], REQUEST_COLUMN["prefill_ms"]
-_DECODE_MS, _PUBLISH_MS = REQUEST_COLUMN["decode_ms"], REQUEST_COLUMN["publish_ms"]
-_STARTED_NS, _EXPOSED_MS = PLAN_COLUMN["started_ns"], PLAN_COLUMN["exposed_delivery_ms"]
-_PLAN_PROMPT, _PLAN_ACCEPTED = PLAN_COLUMN["prompt_tokens"], PLAN_COLUMN["accepted_tokens"]
-_DELIVERIES = PLAN_COLUMN["deliveries"]
-_LANE_REQUEST = LANE_COLUMN["request_id"]
-_OFFERED = LANE_COLUMN["offered_tokens"]
-_COMMITTED, _ACCEPTED = LANE_COLUMN["committed_tokens"], LANE_COLUMN["accepted_tokens"]
-_DELIVERED, _PUBLISHED_NS = LANE_COLUMN["delivered"], LANE_COLUMN["published_ns"]
+_MINUTES = "plan_minutes"
+_NEVER_NS = 1 << 64
 
 
-class RunMemory:
-    """What the sink remembers of the current run, only to spare queries: losing it changes no row.
+class StagingChecks:
+    """The checks of everything that a Staging writes, made once for a writer."""
 
-    `lanes`: request ids of recent plans by fence. `started`: recent requests whose first output is stored.
-    """
-
-    def __init__(self, lanes: dict[int, list[str]] | None = None, started: dict[str, None] | None = None) -> None:
-        self.lanes = {} if lanes is None else lanes
-        self.started = {} if started is None else started
-
-    def copy(self) -> RunMemory:
-        """A copy to change until the transaction is committed; forgets all but the last plans and requests."""
-        return RunMemory(_recent(self.lanes), _recent(self.started))
-
-
-def _recent(memory: dict[K, V]) -> dict[K, V]:
-    return dict(memory) if len(memory) <= REMEMBERED else dict(list(memory.items())[-REMEMBERED // 2 :])
-
-
-class NewPlan(NamedTuple):
-    """A plan inserted by this transaction."""
-
-    row: Row
-    lanes: list[Row]
+    def __init__(self, null: object) -> None:
+        tables = {table.name: table.columns.values() for table in (*INSERTS, plan_minutes)}
+        self.rows = {name: ColumnChecks(columns, null) for name, columns in tables.items()}
+        self.changes = {name: ColumnChecks(change.columns, null) for name, change in CHANGES.items()}
 
 
 class Staging:
-    """Rows and updates of one transaction for one run. `at` gives the dialect's wall time of a monotonic one."""
+    """Rows, changes and sums of some records of one run, in the journal's order. `ended`: the run's end among them."""
 
-    def __init__(self, run_id: str, at: At, memory: RunMemory) -> None:
-        self._run_id = run_id
-        self._at = at
-        self._memory = memory
-        self._inserts: dict[str, list[Row]] = {table.name: [] for table in INSERTS}
-        self._updates: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
-        self._plans: dict[int, NewPlan] = {}
-        self._late: dict[int, Completion] = {}  # ends of plans that an earlier transaction inserted
-        self._requests: dict[str, Row] = {}
-        self._progress: dict[str, int] = defaultdict(int)
-        self._log = LogChunks(run_id)
-        self.ended: RunEnded | None = None
-        self._handlers: dict[type, Callable[[Any], None]] = {
-            RunStarted: self._run_started,
-            RunEnded: self._run_ended,
-            PolicyApplied: self._policy_applied,
-            RequestArrived: self._arrived,
-            RequestAdmitted: self._admitted,
-            RequestFinished: self._finished,
-            PlanCommitted: self._committed,
-            PlanCompleted: self._completed,
-            OutputPublished: self._published,
-            SchedulerCalls: self._log.add_calls,
-            SchedulerCheckpoint: self._log.add_checkpoint,
-        }
+    def __init__(self, build: RowBuilder, records: Sequence[Record]) -> None:
+        self._build = build
+        of: dict[type, list[Any]] = defaultdict(list)
+        for record in records:
+            of[type(record)].append(record)
+        self._of = of
+        self._log = LogChunks(build.run_id)
+        for record in records if of[SchedulerCalls] or of[SchedulerCheckpoint] else ():
+            if isinstance(record, SchedulerCalls):
+                self._log.add_calls(record)
+            elif isinstance(record, SchedulerCheckpoint):
+                self._log.add_checkpoint(record)
+        self.ended: RunEnded | None = of[RunEnded][-1] if of[RunEnded] else None
+        self._done: dict[int, PlanCompleted] = {record.fence: record for record in of[PlanCompleted]}
+        self._published: dict[int, list[OutputPublished]] = defaultdict(list)
+        for record in of[OutputPublished]:
+            self._published[record.fence].append(record)
+        self._rows: dict[str, list[Row]] = {table.name: [] for table in INSERTS}
+        self._changes: dict[str, list[Row]] = {name: [] for name in CHANGES}
+        self._minutes = MinuteSums(build)
+        self._progress: dict[str, int] = defaultdict(int)  # output tokens by request
+        self._first_output_ns: dict[str, int] = {}
 
-    def add(self, record: Record) -> None:
-        """Stage one record. Raises UnusableRecord or OverflowError, and then staged nothing of it."""
-        self._handlers[type(record)](record)
-
-    def execute(self, connection: sa.Connection, statements: Statements) -> None:
-        """Run what was staged."""
-        minutes = self._minutes(connection, statements)  # before the updates: a plan with an end was counted
-        self._inserts["decision_log"] = self._log.rows()
-        for table, inserted in self._inserts.items():
-            if inserted:
-                statements.insert(connection, table, inserted)
-        self._updates["progress"] = [(tokens, self._run_id, name) for name, tokens in self._progress.items()]
-        for name in UPDATES:
-            if self._updates[name]:
-                statements.update(connection, name, self._updates[name])
+    def write(self, connection: sa.Connection, writer: StoreWriter, checks: StagingChecks) -> None:
+        """Make and check the rows, and store them. Raises what blames_record takes for a record's fault, and others."""
+        self._rows["engine_runs"] = [self._build.run_row(record) for record in self._of[RunStarted]]
+        self._rows["policy_applications"] = [self._build.application_row(record) for record in self._of[PolicyApplied]]
+        for record in self._of[RunEnded]:
+            self._build.at(record.ended_ns)  # refused here, where that costs only itself
+        self._rows["decision_log"] = self._log.rows()
+        self._new_plans()
+        self._late_ends(connection)
+        self._requests()
+        minutes = self._minutes.rows()
+        for table, rows in self._rows.items():
+            if rows:
+                checks.rows[table](rows)
+        for name, rows in self._changes.items():
+            if rows:
+                checks.changes[name](rows)
         if minutes:
-            statements.add_minutes(connection, minutes)
+            checks.rows[_MINUTES](minutes)
+        for table, rows in self._rows.items():
+            if rows:
+                writer.insert(connection, table, rows)
+        for name, rows in self._changes.items():
+            if rows:
+                writer.change(connection, name, rows)
+        if minutes:
+            writer.add_minutes(connection, minutes)
 
-    def _minutes(self, connection: sa.Connection, statements: Statements) -> list[Row]:
-        """What the plans that end in this transaction add to plan_minutes."""
-        sums = MinuteSums(self._run_id)
-        for plan in self._plans.values():
-            sums.add_row(plan.row)
-        for fence, *group, cost_ms in statements.running_plans(connection, self._run_id, list(self._late)):
-            sums.add(tuple(group), cost_ms, self._late[fence])
-        return sums.rows()
+    def _new_plans(self) -> None:
+        """Plans that this transaction inserts, with what is known of their ends."""
+        build = self._build
+        plans, lanes, others = self._rows["plans"], self._rows["plan_lanes"], self._rows["plan_alternatives"]
+        plan: PlanCommitted
+        for plan in self._of[PlanCommitted]:
+            fence, count = plan.fence, len(plan.lanes)
+            done = self._done.get(fence)
+            publications = self._published.get(fence, ())
+            published = _published_lanes(publications, count)
+            outcomes = _lane_outcomes(done, count)
+            end = None if done is None else build.plan_end(done)
+            row = build.plan_row(plan, end, _deliveries(publications))
+            plans.append(row)
+            lanes.extend(build.lane_rows(plan, outcomes, published))
+            others.extend([build.alternative_row(fence, other) for other in plan.alternatives])
+            if done is not None and end is not None:
+                self._minutes.add(row[SHAPE_AND_REASON], plan.selected_cost_ns / 1e6, done.completed_ns, end)
+                self._add_tokens([lane.request_id for lane in plan.lanes], outcomes)
+            if publications:
+                self._add_first_outputs([lane.request_id for lane in plan.lanes], published)
 
-    def _run_started(self, record: RunStarted) -> None:
-        self._inserts["engine_runs"].append(rows.run_row(record, self._at))
-
-    def _run_ended(self, record: RunEnded) -> None:
-        self.ended = record
-
-    def _policy_applied(self, record: PolicyApplied) -> None:
-        self._inserts["policy_applications"].append(rows.application_row(self._run_id, record, self._at))
-
-    def _arrived(self, record: RequestArrived) -> None:
-        row = rows.request_row(self._run_id, record, self._at)
-        self._inserts["requests"].append(row)
-        self._requests[record.request_id] = row
-
-    def _admitted(self, record: RequestAdmitted) -> None:
-        admitted_at = self._at(record.admitted_ns)
-        row = self._requests.get(record.request_id)
-        if row is not None:
-            row[_ADMITTED_AT], row[_CACHED] = admitted_at, record.cached_tokens
-        else:
-            self._updates["admitted"].append((admitted_at, record.cached_tokens, self._run_id, record.request_id))
-
-    def _finished(self, record: RequestFinished) -> None:
-        first_ns = record.first_output_ns
-        first_at = None if first_ns is None else self._at(first_ns)
-        values = (
-            self._at(record.finished_ns),
-            record.output_tokens,
-            record.finish_reason,
-            rows.text(record.error),
-            record.preemptions,
-            ms(record.queue_ns),
-            ms(record.prefill_ns),
-            ms(record.decode_ns),
-            ms(record.publish_ns),
-        )
-        self._memory.started.pop(record.request_id, None)
-        row = self._requests.get(record.request_id)
-        if row is None:
-            self._updates["finished"].append((first_at, *values, self._run_id, record.request_id))
+    def _late_ends(self, connection: sa.Connection) -> None:
+        """Ends and publications of plans that an earlier transaction inserted."""
+        new = {plan.fence for plan in self._of[PlanCommitted]}
+        late = sorted((self._done.keys() | self._published.keys()) - new)
+        if not late:
             return
-        if row[_FIRST_OUTPUT_AT] is None:
-            row[_FIRST_OUTPUT_AT] = first_at
-        row[_FINISHED_AT], row[_REQUEST_OUTPUT], row[_FINISH_REASON], row[_ERROR], row[_PREEMPTIONS] = values[:5]
-        row[_QUEUE_MS], row[_PREFILL_MS], row[_DECODE_MS], row[_PUBLISH_MS] = values[5:]
+        build, run_id = self._build, self._build.run_id
+        running: dict[int, Row] = {}
+        for fence, *group_and_cost in running_plans(connection, run_id, [f for f in late if f in self._done]):
+            running[fence] = tuple(group_and_cost)
+        stored: dict[int, list[str]] = defaultdict(list)
+        for fence, _lane, request_id in stored_lanes(connection, run_id, late):
+            stored[fence].append(request_id)
+        for fence in late:
+            request_ids, done, publications = stored[fence], self._done.get(fence), self._published.get(fence, ())
+            outcomes = _lane_outcomes(done, len(request_ids))
+            if done is not None:
+                end = build.plan_end(done)
+                self._change_plan(fence, end, outcomes)
+                if fence in running:  # otherwise its end was stored before, and counted then
+                    *group, cost_ms = running[fence]
+                    self._minutes.add(tuple(group), cost_ms, done.completed_ns, end)
+                    self._add_tokens(request_ids, outcomes)
+            if publications:
+                published = _published_lanes(publications, len(request_ids))
+                self._change_deliveries(fence, _deliveries(publications), published)
+                self._add_first_outputs(request_ids, published)
 
-    def _committed(self, record: PlanCommitted) -> None:
-        run_id, fence = self._run_id, record.fence
-        plan = rows.plan_row(run_id, record, self._at)
-        lanes = [rows.lane_row(run_id, fence, number, lane) for number, lane in enumerate(record.lanes)]
-        others = [rows.alternative_row(run_id, fence, other) for other in record.alternatives]
-        self._inserts["plans"].append(plan)
-        self._inserts["plan_lanes"].extend(lanes)
-        self._inserts["plan_alternatives"].extend(others)
-        self._plans[fence] = NewPlan(plan, lanes)
-        self._memory.lanes[fence] = [lane.request_id for lane in record.lanes]
-
-    def _completed(self, record: PlanCompleted) -> None:
-        outcomes = record.lanes
-        self._request_progress(record)
-        before_tokens = (
-            record.started_ns,
-            self._at(record.completed_ns),
-            record.completed_ns,
-            record.outcome,
-            ms(record.device_ns),
-            ms(record.wall_ns),
-            ms(record.exposed_delivery_ns),
+    def _change_plan(self, fence: int, end: Row, outcomes: Sequence[LaneOutcome | None]) -> None:
+        run_id = self._build.run_id
+        self._changes["completed"].append((run_id, fence, *end))
+        self._changes["lane_outcomes"].extend(
+            (run_id, fence, number, lane.offered_tokens, lane.committed_tokens, lane.accepted_tokens)
+            for number, lane in enumerate(outcomes)
+            if lane is not None
         )
-        tokens = (
-            sum([lane.consumed_prompt_tokens for lane in outcomes]),
-            sum([lane.committed_tokens for lane in outcomes]),
-            sum([lane.offered_tokens for lane in outcomes]),
-            sum([lane.draft_tokens for lane in outcomes]),
-            sum([lane.accepted_tokens for lane in outcomes]),
+
+    def _change_deliveries(self, fence: int, deliveries: int, published: Sequence[int | None]) -> None:
+        run_id = self._build.run_id
+        self._changes["deliveries"].append((run_id, fence, deliveries))
+        self._changes["lane_deliveries"].extend(
+            (run_id, fence, number, 1, ns) for number, ns in enumerate(published) if ns is not None
         )
-        plan = self._plans.get(record.fence)
-        if plan is None:
-            self._late[record.fence] = Completion(before_tokens[1], record.outcome, before_tokens[4], tokens[1])
-            key = (self._run_id, record.fence)
-            self._updates["completed"].append((*before_tokens, *tokens, *key))
-            self._updates["lane_outcomes"].extend(
-                (lane.offered_tokens, lane.committed_tokens, lane.accepted_tokens, *key, lane.lane) for lane in outcomes
-            )
-            return
-        plan.row[_STARTED_NS : _EXPOSED_MS + 1] = before_tokens
-        plan.row[_PLAN_PROMPT : _PLAN_ACCEPTED + 1] = tokens
-        for lane in outcomes:
-            if lane.lane < len(plan.lanes):
-                row = plan.lanes[lane.lane]
-                row[_OFFERED], row[_COMMITTED] = lane.offered_tokens, lane.committed_tokens
-                row[_ACCEPTED] = lane.accepted_tokens
 
-    def _request_progress(self, record: PlanCompleted) -> None:
-        """Output tokens of requests still running, one update per request and transaction; its finish has the sum."""
-        request_ids = self._memory.lanes.get(record.fence)
-        for lane in record.lanes:
-            tokens = lane.committed_tokens
-            if not tokens:
-                continue
-            if request_ids is None:
-                key = (self._run_id, record.fence, lane.lane)
-                self._updates["progress_of_lanes"].append((tokens, self._run_id, *key))
-            elif lane.lane < len(request_ids):
-                self._request_tokens(request_ids[lane.lane], tokens)
+    def _add_tokens(self, request_ids: Sequence[str], outcomes: Sequence[LaneOutcome | None]) -> None:
+        """Output tokens of a plan's lanes, to those of their requests."""
+        progress = self._progress
+        for request_id, outcome in zip(request_ids, outcomes, strict=True):
+            if outcome is not None and outcome.committed_tokens:
+                progress[request_id] += outcome.committed_tokens
 
-    def _request_tokens(self, request_id: str, tokens: int) -> None:
-        row = self._requests.get(request_id)
-        if row is None:
-            self._progress[request_id] += tokens
-        elif row[_FINISHED_AT] is None:
-            row[_REQUEST_OUTPUT] += tokens
+    def _add_first_outputs(self, request_ids: Sequence[str], published: Sequence[int | None]) -> None:
+        """The earliest output of each request, as publications and finishes tell it."""
+        first = self._first_output_ns
+        for request_id, ns in zip(request_ids, published, strict=True):
+            if ns is not None and ns < first.get(request_id, _NEVER_NS):
+                first[request_id] = ns
 
-    def _published(self, record: OutputPublished) -> None:
-        plan = self._plans.get(record.fence)
-        if plan is None:
-            key = (self._run_id, record.fence)
-            self._updates["deliveries"].append((len(record.lanes), *key))
-            self._updates["lane_deliveries"].extend((True, record.published_ns, *key, lane) for lane in record.lanes)
-        else:
-            plan.row[_DELIVERIES] += len(record.lanes)
-            for lane in record.lanes:
-                if lane < len(plan.lanes):
-                    row = plan.lanes[lane]
-                    row[_DELIVERED], row[_PUBLISHED_NS] = True, record.published_ns
-        self._first_outputs(record)
+    def _requests(self) -> None:
+        """Requests that this transaction inserts, and changes of others."""
+        build, run_id, changes = self._build, self._build.run_id, self._changes
+        admitted: dict[str, RequestAdmitted] = {record.request_id: record for record in self._of[RequestAdmitted]}
+        finished: dict[str, RequestFinished] = {record.request_id: record for record in self._of[RequestFinished]}
+        for name, end in finished.items():
+            self._add_first_outputs([name], [end.first_output_ns])
+        first = {name: build.at(ns) for name, ns in self._first_output_ns.items()}
+        new: set[str] = set()
+        record: RequestArrived
+        for record in self._of[RequestArrived]:
+            name = record.request_id
+            new.add(name)
+            so_far = self._progress.get(name, 0)
+            row = build.request_row(record, admitted.get(name), first.get(name), so_far, finished.get(name))
+            self._rows["requests"].append(row)
+        for name, admission in admitted.items():
+            if name not in new:
+                changes["admitted"].append((run_id, name, build.at(admission.admitted_ns), admission.cached_tokens))
+        changes["first_outputs"] = [(run_id, name, at) for name, at in first.items() if name not in new]
+        changes["progress"] = [(run_id, name, n) for name, n in self._progress.items() if name not in new and n]
+        changes["finished"] = [
+            (run_id, name, *build.request_end(end)) for name, end in finished.items() if name not in new
+        ]
 
-    def _first_outputs(self, record: OutputPublished) -> None:
-        request_ids = self._memory.lanes.get(record.fence)
-        published_at = self._at(record.published_ns)
-        for lane in record.lanes:
-            if request_ids is None:
-                key = (self._run_id, record.fence, lane)
-                self._updates["first_outputs_of_lanes"].append((published_at, self._run_id, *key, published_at))
-            elif lane < len(request_ids) and request_ids[lane] not in self._memory.started:
-                self._first_output(request_ids[lane], published_at)
 
-    def _first_output(self, request_id: str, published_at: object) -> None:
-        row = self._requests.get(request_id)
-        if row is None:
-            self._updates["first_outputs"].append((published_at, self._run_id, request_id, published_at))
-        elif row[_FIRST_OUTPUT_AT] is None:
-            row[_FIRST_OUTPUT_AT] = published_at
-        self._memory.started[request_id] = None
+def _lane_outcomes(done: PlanCompleted | None, lanes: int) -> Sequence[LaneOutcome | None]:
+    """What is known of each lane of a plan; an outcome of no lane is left out."""
+    if done is None:
+        return [None] * lanes
+    if [outcome.lane for outcome in done.lanes] == list(range(lanes)):  # as it nearly always is
+        return done.lanes
+    known = {outcome.lane: outcome for outcome in done.lanes}
+    return [known.get(number) for number in range(lanes)]
+
+
+def _published_lanes(publications: Sequence[OutputPublished], lanes: int) -> list[int | None]:
+    """When each lane of a plan was published last, ns, or None."""
+    published: list[int | None] = [None] * lanes
+    for publication in publications:
+        for number in publication.lanes:
+            if 0 <= number < lanes:
+                published[number] = publication.published_ns
+    return published
+
+
+def _deliveries(publications: Sequence[OutputPublished]) -> int:
+    return sum([len(publication.lanes) for publication in publications])

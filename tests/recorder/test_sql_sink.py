@@ -14,10 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from service.journal.records import OutputPublished, RequestArrived, SchedulerCalls, encoder
-from service.recorder import rows as row_builders
 from service.recorder.clock import RunClock
+from service.recorder.copying import PostgresqlWriter
 from service.recorder.decision_log import LogChunks
-from service.recorder.statements import INSERTS, Statements
+from service.recorder.rows import RowBuilder
+from service.recorder.statements import INSERTS, SqliteWriter
+from service.recorder.values import postgresql_values, sqlite_values
 from service.store.database import open_database
 from service.store.tables import (
     engine_runs,
@@ -36,23 +38,26 @@ def wall(ms: float) -> dt.datetime:
     return dt.datetime(2025, 10, 9, 8, 53, 20, tzinfo=dt.UTC) + dt.timedelta(milliseconds=ms)
 
 
-def test_every_row_builder_fills_every_column_in_the_tables_order(make):
-    clock = RunClock(make.WALL_NS, make.MONOTONIC_NS)
+@pytest.mark.parametrize("values", [sqlite_values(), postgresql_values()])
+@pytest.mark.parametrize("ended", [False, True])
+def test_every_row_builder_fills_every_column_in_the_tables_order(make, values, ended):
+    build = RowBuilder("run-1", RunClock(make.WALL_NS, make.MONOTONIC_NS), values)
     plan = make.plan(1, ["a"])
+    end = build.plan_end(make.completed(1, 1)) if ended else None
     chunks = LogChunks("run-1")
     chunks.add_calls(SchedulerCalls(0, 1, 1, 1, make.MONOTONIC_NS, b"data"))
     built = {
-        "engine_runs": row_builders.run_row(make.started(), clock.text),
-        "policy_applications": row_builders.application_row("run-1", make.policy(), clock.text),
-        "requests": row_builders.request_row("run-1", make.arrived("a"), clock.text),
-        "plans": row_builders.plan_row("run-1", plan, clock.text),
-        "plan_lanes": row_builders.lane_row("run-1", 1, 0, plan.lanes[0]),
-        "plan_alternatives": row_builders.alternative_row("run-1", 1, plan.alternatives[0]),
+        "engine_runs": build.run_row(make.started()),
+        "policy_applications": build.application_row(make.policy()),
+        "requests": build.request_row(make.arrived("a"), finished=make.finished("a") if ended else None),
+        "plans": build.plan_row(plan, end, 0),
+        "plan_lanes": build.lane_rows(plan, [None], [None])[0],
+        "plan_alternatives": build.alternative_row(1, plan.alternatives[0]),
         "decision_log": chunks.rows()[0],
     }
     for table in INSERTS:
         row = dict(zip([column.name for column in table.columns], built[table.name], strict=True))
-        missing = [c.name for c in table.columns if row[c.name] is None and not c.nullable]
+        missing = [c.name for c in table.columns if row[c.name] is values.null and not c.nullable]
         assert missing == [], table.name
 
 
@@ -144,10 +149,13 @@ def test_a_request_in_flight_shows_the_tokens_it_has_so_far(any_store, tmp_path,
     writer.close()
 
 
-def test_a_transaction_updates_a_running_request_once(store, tmp_path, make, monkeypatch):
+def test_a_transaction_updates_a_running_request_once(any_store, tmp_path, make, monkeypatch):
+    store = any_store
     updates: list[tuple[str, int]] = []
-    real = Statements.update
-    monkeypatch.setattr(Statements, "update", lambda s, c, n, r: updates.append((n, len(r))) or real(s, c, n, r))
+    for writer in (SqliteWriter, PostgresqlWriter):
+        real = writer.change
+        noting = lambda s, c, n, r, real=real: updates.append((n, len(r))) or real(s, c, n, r)  # noqa: E731
+        monkeypatch.setattr(writer, "change", noting)
     make.write_frames(tmp_path / "journal", [[make.started(), make.arrived("a")]])
     make.drain(store, tmp_path / "journal", close=False)
     frames = [[make.plan(f, ["a"], 10 * f), make.completed(f, 1, 10 * f + 5)] for f in range(1, 9)]

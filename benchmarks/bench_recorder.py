@@ -1,0 +1,290 @@
+"""What the recorder spends on a plan: its CPU from the journal into the database, part by part.
+
+    python benchmarks/bench_recorder.py [--plans 6000] [--lanes 8] [--rounds 5] [--batch N] [--database URL] [--json]
+
+The journal holds one frame for each worker iteration, as when serving with two graphs in flight: a commit with its
+lanes and runners-up, the completion of the plan before and the publication of the one before that. The real reader and
+sink carry it over, in this thread, in batches as the pump makes them. Each round begins with an empty SQLite file; with
+`--database`, an empty PostgreSQL database, it adds a run to that (the server's processes are not counted).
+
+Parts: read (poll and checksum), decode (msgpack to records), map (records to rows, with the roll-up's sums and the
+checks), write (the statements), roll-up (plan_minutes), commit, and the rest (transaction, offset, savepoint). `read`
+and `decode` are measured by reading alone, the others by clocks inside one delivery.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import sqlalchemy as sa
+from rich.console import Console
+from rich.table import Table
+
+from service.journal.reader import Batch, JournalReader
+from service.journal.records import (
+    AlternativeRecord,
+    LaneOutcome,
+    LaneRecord,
+    OutputPublished,
+    PartsRecord,
+    PlanCommitted,
+    PlanCompleted,
+    Record,
+    RequestAdmitted,
+    RequestArrived,
+    RunStarted,
+    ShapeRecord,
+    decoder,
+    encoder,
+)
+from service.journal.writer import JournalWriter
+from service.recorder.copying import PostgresqlWriter
+from service.recorder.process import collect_rarely
+from service.recorder.pump import BATCH_RECORDS
+from service.recorder.sql_sink import SqlSink
+from service.recorder.staging import Staging
+from service.recorder.statements import SqliteWriter
+from service.store.database import open_database, upgrade
+
+MS = 1_000_000
+KINDS = ("decode", "speculative", "prefill", "mixed")
+PARTS = ("read", "decode", "map", "write", "roll-up", "commit", "rest")
+
+
+def opening(run_id: str, names: list[str]) -> list[Record]:
+    """A run's first records: its start, and every request."""
+    now_ns = time.time_ns()
+    records: list[Record] = [
+        RunStarted(run_id, now_ns, 0, "host", "0", "model", "cpu", "digest", {"port": 8000}, [shape(0, 8)], 1)
+    ]
+    for slot, name in enumerate(names):
+        records.append(RequestArrived(name, "model", 0, 400_000, 12, 1 << 20, None, None, None))
+        records.append(RequestAdmitted(name, slot, 1, 1000, 0))
+    return records
+
+
+def shape(kind: int, lanes: int) -> ShapeRecord:
+    """One of four kinds of graph for `lanes` lanes."""
+    depth = 3 if kind == 1 else 0
+    prefill = 64 if kind >= 2 else 0
+    return ShapeRecord(KINDS[kind], lanes, depth, depth + 1, lanes * (depth + 1), prefill, depth > 0, "none")
+
+
+def committed(fence: int, names: list[str]) -> PlanCommitted:
+    """A plan of all requests, with the best of three other kinds and a second of its own."""
+    lanes, kind, step = len(names), fence % 7 == 0, fence % 100 / 7
+    parts = PartsRecord(60.0 + step, 4.0, 1.5, 0.125 * step, 0.25, 21.5 + step)
+    others = [
+        AlternativeRecord(
+            rank, shape((kind + rank) % 4, lanes if rank % 2 else lanes // 2), "rate", 1.25 - rank / 8, parts, 0.1,
+            None, None, lanes, names if rank % 2 else names[: lanes // 2], (9 + rank) * MS, "fresh",
+            "none" if rank < 3 else "unmeasured",
+        )
+        for rank in range(1, 5)
+    ]  # fmt: skip
+    rows = [
+        LaneRecord(
+            name, slot, 1, "decode", 0, 1 + 3 * kind, 1 + 3 * kind, "learned" if kind else None, 2.5 + step, 0.5,
+            12.0 + slot + step, 60.0 + step, 1.0 + step / 20, 0.0, 64.0 + slot, 3 * kind,
+        )
+        for slot, name in enumerate(names)
+    ]  # fmt: skip
+    return PlanCommitted(
+        fence, fence * 20 * MS, shape(kind, lanes), "ordinary", "rate", 3.5 + step, 0.5, parts, 20 * MS, 7 * MS + fence,
+        "fresh", lanes, lanes, 0.25, 6, 0.0, step, 1.5, step, 0.5, 0.0, 0.0, 1.5, 3, fence % 2, 1, 55.5, None, None,
+        rows, others,
+    )  # fmt: skip
+
+
+def completed(fence: int, lanes: int) -> PlanCompleted:
+    """The plan's end: one token for each lane, device times over a few buckets."""
+    at_ns, device_ns = fence * 20 * MS, 14 * MS + fence % 9 * MS
+    outcomes = [LaneOutcome(lane, 0, 1, 0, 3 * (fence % 7 == 0), 0) for lane in range(lanes)]
+    return PlanCompleted(
+        fence, at_ns + MS, at_ns + MS + device_ns, "completed", device_ns, device_ns + MS, 0, 18 * MS, outcomes
+    )  # fmt: skip
+
+
+def frames(names: list[str], plans: int) -> Iterator[list[Record]]:
+    """One frame for each iteration."""
+    lanes = len(names)
+    for fence in range(1, plans + 3):
+        frame: list[Record] = []
+        if 1 <= fence - 1 <= plans:
+            frame.append(completed(fence - 1, lanes))
+        if fence <= plans:
+            frame.append(committed(fence, names))
+        if 1 <= fence - 2 <= plans:
+            frame.append(OutputPublished(fence - 2, (fence * 20 + 1) * MS, list(range(lanes))))
+        yield frame
+
+
+def write_journal(directory: pathlib.Path, run_id: str, names: list[str], plans: int) -> None:
+    """A journal of one run."""
+    writer = JournalWriter(directory, run_id=run_id, segment_bytes=64 << 20, budget_bytes=1 << 30)
+    writer.append(opening(run_id, names), 0)
+    for fence, frame in enumerate(frames(names, plans), 1):
+        writer.append(frame, min(fence, plans))
+    writer.close()
+
+
+class Clocks:
+    """CPU time of this thread by part; the parts inside another are taken out of it."""
+
+    def __init__(self) -> None:
+        self.spent: dict[str, int] = defaultdict(int)
+        self._inner = 0
+
+    @contextlib.contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        outer, self._inner = self._inner, 0
+        began = time.thread_time_ns()
+        yield
+        whole = time.thread_time_ns() - began
+        self.spent[name] += whole - self._inner
+        self._inner = outer + whole
+
+    def around(self, owner: Any, method: str, name: str) -> None:
+        """Measure each call of a method."""
+        real = getattr(owner, method)
+
+        def measured(*arguments: Any) -> Any:
+            with self.part(name):
+                return real(*arguments)
+
+        setattr(owner, method, measured)
+
+
+def deliver(reader: JournalReader, sink: SqlSink, batch: int) -> bool:
+    """One transaction of about `batch` records; False at the journal's end."""
+    items: list[Batch] = []
+    count = 0
+    while count < batch and (item := reader.poll()) is not None:
+        assert isinstance(item, Batch), item
+        items.append(item)
+        count += len(item.records)
+    if items:
+        sink.deliver(items)
+    return bool(items)
+
+
+def read_alone(directory: pathlib.Path) -> dict[str, float]:
+    """CPU of reading the journal and of decoding it, in ns."""
+    reader = JournalReader(directory)
+    began = time.thread_time_ns()
+    items = []
+    while isinstance(item := reader.poll(), Batch):
+        items.append(item)
+    whole = time.thread_time_ns() - began
+    reader.close()
+    payloads = [encoder.encode(item.records) for item in items]
+    began = time.thread_time_ns()
+    for payload in payloads:
+        decoder.decode(payload)
+    decode = time.thread_time_ns() - began
+    return {"read": whole - decode, "decode": decode}
+
+
+@contextlib.contextmanager
+def measured_parts(clocks: Clocks, writer: type, engine: sa.Engine) -> Iterator[None]:
+    """Clocks around the parts of a delivery."""
+    around = [
+        (SqlSink, "deliver", "rest"), (Staging, "__init__", "map"), (Staging, "write", "map"),
+        (writer, "insert", "write"), (writer, "change", "write"), (writer, "add_minutes", "roll-up"),
+        (engine.dialect, "do_commit", "commit"),
+    ]  # fmt: skip
+    kept = [(owner, name, getattr(owner, name)) for owner, name, _ in around]
+    for owner, name, part in around:
+        clocks.around(owner, name, part)
+    try:
+        yield
+    finally:
+        for owner, name, method in kept:
+            setattr(owner, name, method)
+
+
+def carry(directory: pathlib.Path, url: str, batch: int, clocks: Clocks | None) -> dict[str, int]:
+    """The journal into the database; ns of this thread's CPU, of the process's, and of wall time."""
+    engine = open_database(url)
+    reader = JournalReader(directory)
+    sink = SqlSink(engine, reader.journal_id)
+    reader.position = sink.resume()
+    writer = PostgresqlWriter if engine.dialect.name == "postgresql" else SqliteWriter
+    began = (time.thread_time_ns(), time.process_time_ns(), time.perf_counter_ns())
+    with measured_parts(clocks, writer, engine) if clocks else contextlib.nullcontext():
+        while deliver(reader, sink, batch):
+            pass
+    ended = (time.thread_time_ns(), time.process_time_ns(), time.perf_counter_ns())
+    reader.close()
+    engine.dispose()
+    names = ("CPU", "process CPU", "wall")
+    return {name: now - then for name, then, now in zip(names, began, ended, strict=True)}
+
+
+def measure(options: argparse.Namespace, round_: int) -> dict[str, float]:
+    """One round: a journal carried over twice, once for the whole and once for its parts. µs per plan."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        found: dict[str, float] = {}
+        for parts in (False, True):
+            directory = folder / f"journal-{parts}"
+            run_id = f"bench-{time.time_ns()}-{round_}"
+            names = [f"{run_id}-{lane}" for lane in range(options.lanes)]
+            write_journal(directory, run_id, names, options.plans)
+            url = options.database or f"sqlite:///{folder / f'{parts}.db'}"
+            upgrade(url)
+            clocks = Clocks() if parts else None
+            spent = carry(directory, url, options.batch, clocks)
+            if clocks is None:
+                found.update(spent)
+            else:
+                found.update({**read_alone(directory), **clocks.spent})
+    return {name: ns / options.plans / 1e3 for name, ns in found.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lanes", type=int, default=8, choices=(1, 2, 4, 8, 16))
+    parser.add_argument("--plans", type=int, default=6000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batch", type=int, default=BATCH_RECORDS, help="records in a transaction")
+    parser.add_argument("--database", help="an empty PostgreSQL database; SQLite in a temporary file by default")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    collect_rarely()
+    load = os.getloadavg()[0]
+    rounds = [measure(options, number) for number in range(options.rounds)]
+    parts = ("CPU", "process CPU", "wall", *PARTS)
+    rows = [
+        {"part": part, "best_us": min(v), "median_us": statistics.median(v), "worst_us": max(v)}
+        for part in parts
+        for v in [[row.get(part, 0.0) for row in rounds]]
+    ]
+    if options.json:
+        print(json.dumps(rows))
+        return
+    where = "PostgreSQL" if options.database else "SQLite"
+    title = (
+        f"CPU µs per plan, {where}, {options.lanes} lanes, {options.plans} plans, {options.batch} records a transaction"
+    )
+    table = Table(title=f"{title}, {options.rounds} rounds; load {load:.1f}", min_width=60)
+    table.add_column("part")
+    for column in ("best", "median", "worst"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(str(row["part"]), *(f"{row[f'{column}_us']:.1f}" for column in ("best", "median", "worst")))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
