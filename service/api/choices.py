@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 from service.api.context import ApiContext
 from service.api.generation import Generation
 from service.api.pieces import FinishedChoice, Piece, ScoredToken
 
-_Item = tuple[int, Piece | None] | Exception
+_Told = tuple[int, Piece | None]
+_Item = _Told | Exception
 
 
 class Choices:
@@ -67,12 +68,28 @@ class Choices:
             asyncio.create_task(_pump(index, generation, items)) for index, generation in enumerate(self.generations)
         ]
         running = len(self._pumps)
+        held: list[_Told] = []
         while running:
             item = await items.get()
             if isinstance(item, Exception):
                 raise item
             running -= item[1] is None
-            yield item
+            if self.generations[item[0]].waits_for_scores:
+                held.append(item)
+                continue
+            ready = [item]
+            if self.generations[0].prompt_scored:
+                ready, held = [*held, item], []
+            for told in self._behind_echoes(ready):
+                yield told
+
+    def _behind_echoes(self, items: Sequence[_Told]) -> Iterator[_Told]:
+        """The items, each choice's first one behind the echo that another's request has scored."""
+        for index, piece in items:
+            echo = self.generations[index].take_echo()
+            if echo is not None:
+                yield index, echo
+            yield index, piece
 
     async def collect(self) -> list[FinishedChoice]:
         """Every answer whole, by index."""

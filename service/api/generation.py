@@ -42,13 +42,14 @@ class Generation:
     ) -> None:
         """`echo` comes before the answer. `prompt_only`: the answer's tokens are neither published nor counted.
 
-        `scorer`: another answer to the prompt, whose log-probabilities of it the echo shows here too.
+        `scorer`: another answer to the prompt, whose log-probabilities of it the echo shows; it is taken apart then.
         """
         self._context = context
         self._submit = submit
         self._echo = echo
         self._prompt_only = prompt_only
         self._scorer = scorer
+        self._own_echo = echo if scorer is None else None
         self._answer = AnswerText(context.text_model.decoder(), stops, aligned=submit.logprobs is not None)
         self._scores: collections.deque[TokenScore] = collections.deque()
         self._answer_start = 0 if echo is None else len(echo.text)
@@ -60,7 +61,6 @@ class Generation:
         self.prompt_tokens = len(submit.prompt_token_ids)
         self.output_tokens = 0
         self.prompt_scores: list[TokenScore] = []
-        self._prompt_scored = asyncio.Event()
         self.finish_reason: str | None = None
 
     async def open(self, wait_s: float | None) -> None:
@@ -102,32 +102,27 @@ class Generation:
         if self._waiting is not None:
             self._waiting.reschedule(asyncio.get_running_loop().time())
 
+    @property
+    def prompt_scored(self) -> bool:
+        """All log-probabilities of the prompt have come."""
+        return len(self.prompt_scores) == len(self._submit.prompt_token_ids) - 1
+
+    @property
+    def waits_for_scores(self) -> bool:
+        """Its pieces must not be told yet: the echo before them shows what another answer's request has scored."""
+        return self._scorer is not None and not self._scorer.prompt_scored
+
+    def take_echo(self) -> Piece | None:
+        """The echo that another answer's request has scored, to be told before its own pieces; once."""
+        scorer, self._scorer = self._scorer, None
+        return None if scorer is None or self._echo is None else self._echo.follow(scorer.prompt_scores)
+
     async def pieces(self) -> AsyncIterator[Piece]:
-        """Text as it becomes certain, none of them empty; joined it is the answer.
+        """Text as it becomes certain, none of them empty; behind the echo, if it is taken, they are the answer.
 
-        Raises ShuttingDown, GenerationFailed, EngineLost, and the refusals of open().
+        They are to be read as they come, so that a stop string ends the request in time. Raises ShuttingDown,
+        GenerationFailed, EngineLost, and the refusals of open().
         """
-        held: list[Piece] = []
-        async for piece in self._own_pieces():
-            held.append(piece)
-            if self._scorer is None or self._scorer._prompt_scored.is_set():
-                for ready in self._behind_echo(held):
-                    yield ready
-                held = []
-        if self._scorer is not None:
-            await self._interruptible(self._scorer._prompt_scored.wait)
-            for ready in self._behind_echo(held):
-                yield ready
-
-    def _behind_echo(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
-        """The pieces, behind what is not yet told of an echo that another answer's request has scored."""
-        if self._scorer is None or self._echo is None:
-            return pieces
-        echo = self._echo.follow(self._scorer.prompt_scores)
-        return [echo, *pieces] if echo.tokens else pieces
-
-    async def _own_pieces(self) -> AsyncIterator[Piece]:
-        """Those of this request's own messages, read as they come, so that a stop string ends it in time."""
         entering = self._entering
         assert entering is not None
         stream = await self._interruptible(lambda: entering)
@@ -150,8 +145,7 @@ class Generation:
         """What one message of the engine adds; sets `finish_reason` at a good end that no stop string brought."""
         if self._submit.prompt_logprobs is not None:
             self.prompt_scores += tokens.prompt_logprobs or ()
-        own_echo = self._echo if self._scorer is None else None
-        pieces = [] if own_echo is None else [own_echo.follow(tokens.prompt_logprobs or ())]
+        pieces = [] if self._own_echo is None else [self._own_echo.follow(tokens.prompt_logprobs or ())]
         ended = tokens.finish_reason in ("stop", "length")
         if tokens.token_ids or ended:
             self._require_prompt_scores()
@@ -178,11 +172,8 @@ class Generation:
         self._scores += scores
 
     def _require_prompt_scores(self) -> None:
-        if self._submit.prompt_logprobs is None:
-            return
-        if len(self.prompt_scores) != len(self._submit.prompt_token_ids) - 1:
+        if self._submit.prompt_logprobs is not None and not self.prompt_scored:
             raise GenerationFailed("The engine could not go on: it did not score the whole prompt.")
-        self._prompt_scored.set()
 
     def _count(self, tokens: Tokens) -> None:
         self.prompt_tokens = tokens.prompt_tokens

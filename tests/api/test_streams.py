@@ -13,6 +13,7 @@ from fake_engine import HOLD, Api, ids, serving
 
 from service.ipc.errors import EngineLost, EngineRefused, EngineUnavailable
 from service.store.database import open_database
+from tests.waiting import wait_until
 
 
 def events(text: str) -> list[str]:
@@ -270,5 +271,6 @@ def test_as_many_open_requests_as_the_server_takes_make_the_next_429(own_api):
     own_api.engine.release()
     for thread in threads:
         thread.join(10)
+    wait_until(lambda: not own_api.app.state.context.open, "the server to leave answers that were read to their ends")
     own_api.engine.script = lambda _: [("stop", None)]
     assert own_api.complete().status_code == 200
