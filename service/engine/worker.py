@@ -3,7 +3,8 @@
 Up to two frames are in flight: while one runs the next is planned, if the scheduler lets it queue.
 
     collect ─► commands ─► admit ─► plan, commit ─► ONE journal write ─► submit ─► publish ─► (records of the
-    publication go into the next iteration's write, and that iteration follows without sleeping)
+    publication go into the next iteration's write, and that iteration follows without sleeping, but for
+    publications while both frame slots are taken: they wait for a result, PUBLICATION_NS at the most)
 
 Nothing is published before the write that records what it rests on.
 """
@@ -23,12 +24,14 @@ from service.engine.ports import Journal, Transport
 from service.engine.publication import publish
 from service.ipc.messages import EngineStopping
 from service.journal.errors import FrameTooLarge
-from service.journal.records import RunEnded
+from service.journal.records import OutputPublished, RunEnded
 from service.journal.status import Episodes
 
 TICK_NS = 500_000_000
 CHECKPOINT_NS = 10_000_000_000
 """How often the scheduler's state is written down; any decision is replayed from the one before it."""
+PUBLICATION_NS = 5_000_000
+"""How long it may take to write down when output became visible; what the output rests on was written before."""
 SHUTTING_DOWN = "the server is shutting down"
 
 _log = logging.getLogger(__name__)
@@ -73,9 +76,14 @@ class Worker:
 
     def wait_ns(self) -> int:
         """How long the loop may sleep when neither a message nor a result comes."""
-        if self._pending() or self._may_queue or self._refusal_is_next():
+        core, wake_ns = self.core, self._next_tick_ns
+        if self._may_queue or self._refusal_is_next():
             return 0
-        return max(0, self._next_tick_ns - self.core.clock())
+        if self._pending():
+            if not self._only_publications():
+                return 0
+            wake_ns = min(wake_ns, core.now_ns + PUBLICATION_NS)
+        return max(0, wake_ns - core.clock())
 
     def begin_stop(self) -> None:
         """Take nothing in and plan nothing from now on; every client learns it in the next step()."""
@@ -149,6 +157,13 @@ class Worker:
         core.metrics.journal(status, self._episodes.look(status, core.now_ns))
         for client in [client for client in core.clients if not self._transport.probe(client)]:
             core.drop_client(client)
+
+    def _only_publications(self) -> bool:
+        """Nothing but when output became visible is to be written, and no plan could be made now."""
+        core = self.core
+        if core.touched or core.outbox or len(core.in_flight) < FRAME_SLOTS:
+            return False
+        return all(type(record) is OutputPublished for record in core.records)
 
     def _pending(self) -> bool:
         core = self.core

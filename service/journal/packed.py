@@ -240,4 +240,5 @@ def _following(shapes: Shapes, graph: int) -> tuple[str | None, str | None]:
 
 
 def _parts(known: int, parts: list[Any]) -> PartsRecord:
-    return PartsRecord(*parts) if known else PartsRecord(*parts[:-1], None)
+    token, delivery, relief, terminal, wait, horizon_ms = parts
+    return PartsRecord(token, delivery, relief, terminal, wait, horizon_ms if known else None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from service.journal.records import OutputPublished
+from service.engine.worker import PUBLICATION_NS
+from service.journal.records import OutputPublished, PlanCompleted, RequestFinished
 from service.settings import Settings
 
 MS = 1_000_000
@@ -37,6 +38,49 @@ def test_the_loop_does_not_sleep_before_it_has_tried_to_queue_behind_a_frame(rig
         rig.step()
     rig.step()
     assert rig.worker.wait_ns() > 0
+
+
+def test_a_publication_waits_for_the_next_result_while_both_slots_are_taken(rig):
+    """It is then written with what that result decides, in one write."""
+    measured(rig)
+    rig.step()
+    rig.device.finish()
+    rig.step()
+    while len(rig.core.in_flight) < 2:
+        rig.step()
+    published = [type(record) for record in rig.core.records]
+    assert published == [OutputPublished]
+    assert 0 < rig.worker.wait_ns() <= PUBLICATION_NS
+    writes = len(rig.journal.writes)
+    rig.device.finish()
+    rig.step()
+    assert len(rig.journal.writes) == writes + 1
+    kinds = {type(record) for record in rig.journal.writes[-1][0]}
+    assert kinds >= {OutputPublished, PlanCompleted}
+
+
+def test_a_publication_is_written_soon_without_another_result(rig):
+    measured(rig)
+    rig.step()
+    rig.device.finish()
+    rig.step()
+    while len(rig.core.in_flight) < 2:
+        rig.step()
+    rig.clock.advance(PUBLICATION_NS)
+    assert rig.worker.wait_ns() == 0
+    rig.step()
+    assert rig.core.records == []
+    assert isinstance(rig.journal.writes[-1][0][0], OutputPublished)
+
+
+def test_an_ending_is_written_at_once_although_both_slots_are_taken(rig):
+    measured(rig)
+    rig.step()
+    rig.cancel("a")
+    rig.step()
+    assert any(isinstance(record, RequestFinished) for record in rig.core.records)
+    assert len(rig.core.in_flight) == 2
+    assert rig.worker.wait_ns() == 0
 
 
 def test_frame_slots_alternate_and_every_plan_is_alone_in_its_slot(rig):
