@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -54,9 +55,12 @@ class StoredLog:
         )
 
     def next_checkpoint(self, call: int) -> Checkpoint | None:
-        """The first checkpoint behind entry `call`."""
-        row = self._row(_c.is_checkpoint & (_c.first_call > call), _c.first_call)
-        return None if row is None else _checkpoint(row)
+        """The first checkpoint behind entry `call` that is whole."""
+        while (row := self._row(_c.is_checkpoint & (_c.first_call > call), _c.first_call)) is not None:
+            with contextlib.suppress(NotReplayable):
+                return _checkpoint(row)
+            call = row.first_call
+        return None
 
     def behind(self, checkpoint: Checkpoint) -> Iterator[Calls | Checkpoint]:
         """What follows a checkpoint, in order, to the log's end; raises NotReplayable where entries are missing."""
