@@ -65,7 +65,8 @@ def short_prompt(number: int) -> str:
 class Mode:
     """One way of execution. `allocation`: None without drafts; `fixed`: every lane verifies FIXED_WIDTH rows.
 
-    `kv_pages`: of the pool, None for plenty.
+    `kv_pages`: of the pool, None for plenty. `captures`: every answer may have its terminal state kept, whatever it
+    costs.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Mode:
     fixed: bool = False
     mixed: bool = False
     kv_pages: int | None = None
+    captures: bool = False
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -84,6 +86,8 @@ class Mode:
             chosen += ("--verification", f"fixed:{FIXED_WIDTH}")
         if self.kv_pages is not None:
             chosen += ("--kv-pages", str(self.kv_pages))
+        if self.captures:
+            chosen += ("--scheduler-checkpoint-extra-work-fraction", "1")
         return chosen + (("--mixed-prefill",) if self.mixed else ())
 
 
@@ -229,10 +233,12 @@ def answer(helios: HeliosServer, prompt: str, max_tokens: int) -> Answer:
     return OpenStream(helios, prompt, max_tokens).finish()
 
 
-def chat_answer(helios: HeliosServer, messages: Sequence[dict[str, str]], max_tokens: int) -> Answer:
+def chat_answer(
+    helios: HeliosServer, messages: Sequence[dict[str, str]], max_tokens: int, stop: Sequence[str] = ()
+) -> Answer:
     """A greedy chat answer, whole."""
     whole = _client(helios).chat.completions.create(
-        model=MODEL, messages=messages, max_tokens=max_tokens, temperature=0, timeout=ANSWER_SECONDS
+        model=MODEL, messages=messages, max_tokens=max_tokens, temperature=0, stop=list(stop), timeout=ANSWER_SECONDS
     )
     choice, used = whole.choices[0], whole.usage
     text = choice.message.content

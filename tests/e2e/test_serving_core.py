@@ -39,6 +39,7 @@ TIGHT_TOKENS = 250
 TIGHT = Mode("tight", "device", mixed=True, kv_pages=33)
 """Pages of 16 tokens: a prompt of about 100 bytes and its answer take 22."""
 MOST_PREEMPTIONS = 2
+CAPTURING = Mode("capturing", "device", captures=True)
 SHARED_PLANS = """
 SELECT fence FROM plans JOIN plan_lanes USING (run_id, fence) WHERE kind = 'mixed'
 GROUP BY run_id, fence HAVING COUNT(DISTINCT role) = 2
@@ -204,3 +205,22 @@ def test_requests_that_need_more_pages_than_there_are_are_preempted_and_end(heli
     assert sum(preemptions) >= 1
     assert max(preemptions) <= MOST_PREEMPTIONS
     wait_until(lambda: quiet(helios), "every page to be free")
+
+
+@pytest.mark.parametrize("mode", [CAPTURING], ids=lambda mode: mode.name, indirect=True, scope="module")
+@pytest.mark.parametrize("length", [9, 17])
+def test_the_turn_behind_a_stop_string_finds_all_of_the_answer_in_the_cache(helios, expected_answer, length):
+    """However far the engine has gone on meanwhile."""
+    messages = [{"role": "user", "content": long_prompt(length, 80)}]
+    text = expected_answer(chat_prompt(messages), 400)
+    stop = text[length : length + 12]
+    assert text.find(stop) == length
+    said = chat_answer(helios, messages, 400, [stop])
+    assert (said.text, said.finish_reason) == (text[:length], "stop")
+    wait_until(lambda: quiet(helios), "the first turn's state to be kept and its request to be gone")
+    messages += [{"role": "assistant", "content": said.text}, {"role": "user", "content": short_prompt(9)}]
+    replied = chat_answer(helios, messages, LONG_TOKENS)
+    assert replied.text == expected_answer(chat_prompt(messages), LONG_TOKENS)
+    query = "SELECT * FROM requests WHERE request_id = :id AND finished_at IS NOT NULL"
+    (row,) = wait_until(lambda: helios.rows(query, id=replied.request_id), "the second turn's end in SQL")
+    assert row["cached_tokens"] == said.prompt_tokens + length

@@ -150,13 +150,13 @@ def test_a_stop_string_ends_the_request_and_its_last_message_still_arrives(endpo
                 last = None
                 async for tokens in stream:
                     last = tokens
-                    stream.cancel("stop")
+                    stream.cancel("stop", 7)
                 return last
 
         task = asyncio.create_task(reader())
         await engine.next(Submit)
         engine.say(Accepted("a"), Tokens("a", [5], 3, 1))
-        assert await engine.next(Cancel) == Cancel("a", "stop")
+        assert await engine.next(Cancel) == Cancel("a", "stop", 7)
         engine.say(Tokens("a", [], 3, 1, "stop"))
         assert (await task).finish_reason == "stop"
         await client.close()
