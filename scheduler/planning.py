@@ -77,15 +77,20 @@ def _as_row(dtype: np.dtype[np.void]) -> struct.Struct:
 
 
 _CANDIDATE, _LANE, _DETAIL = _as_row(layout.CANDIDATE), _as_row(layout.LANE), _as_row(layout.LANE_DETAIL)
-_GIVEN = struct.Struct("q" * _INPUTS)
+_SLOT_BYTES = 8
 _PLAN_BYTES = layout.RECORDED * layout.CANDIDATE.itemsize
 """Of the candidates that one plan keeps."""
+_GIVEN = struct.Struct("q" * _INPUTS)
 assert _CANDIDATE.size == layout.CANDIDATE.itemsize
 
 
 def _rows(reader: struct.Struct, records: Records) -> Iterator[Row]:
     """The records, at least one, as rows."""
     return reader.iter_unpack(records.view(np.int64).data.cast("B"))
+
+
+def _bytes(records: Records) -> memoryview:
+    return records.view(np.int64).data.cast("B")
 
 
 class _Outputs(NamedTuple):
@@ -109,10 +114,14 @@ class RecordedRows:
     """What the kernel wrote about one plan, from which its lanes and alternatives are made when they are read.
 
     lanes: how many; alternatives: how many candidates follow the submitted one. outputs.slots: all their submitted
-    slots, one after another, `slots` in all. tenants: who held each slot. shapes: the catalog's.
+    slots, one after another, `slots` in all.
+    blocks: the bytes that outputs.lanes, details, candidates and slots are parts of, this plan's after `place` others.
+    tenants: who held each slot. shapes: the catalog's.
     """
 
     outputs: _Outputs
+    blocks: tuple[memoryview, memoryview, memoryview, memoryview]
+    place: int
     lanes: int
     alternatives: int
     slots: int
@@ -155,16 +164,19 @@ class RecordedRows:
             proposal_source=PROPOSAL_SOURCES[source] if source != layout.NO_SOURCE else None,
         )
 
-    def as_bytes(self) -> tuple[bytes, bytes, bytes, bytes]:
+    def as_bytes(self) -> tuple[memoryview, memoryview, memoryview, memoryview]:
         """Native records, lane after lane and candidate after candidate, the submitted one first: layout.LANE,
         layout.LANE_DETAIL, layout.CANDIDATE, and the submitted slots of all candidates as int64.
         """
-        outputs, lanes = self.outputs, self.lanes
+        lanes, details, candidates, slots = self.blocks
+        first = self.place * len(self.outputs.lanes)
+        lane, detail, slot = first * _LANE.size, first * _DETAIL.size, first * layout.RECORDED * _SLOT_BYTES
+        candidate = self.place * _PLAN_BYTES
         return (
-            outputs.lanes[:lanes].tobytes(),
-            outputs.details[:lanes].tobytes(),
-            outputs.candidates[: 1 + self.alternatives].tobytes(),
-            outputs.slots[: self.slots].tobytes(),
+            lanes[lane : lane + self.lanes * _LANE.size],
+            details[detail : detail + self.lanes * _DETAIL.size],
+            candidates[candidate : candidate + (1 + self.alternatives) * _CANDIDATE.size],
+            slots[slot : slot + self.slots * _SLOT_BYTES],
         )
 
     def lane_epochs(self) -> tuple[int, ...]:
@@ -234,9 +246,8 @@ class Planner:
             recorded_slots = np.empty((plans, layout.RECORDED * slots), np.int64)
             lanes, details = np.empty((plans, slots), layout.LANE), np.empty((plans, slots), layout.LANE_DETAIL)
             self._spare = list(map(_Outputs, candidates, recorded_slots, lanes, details))
-            self._block = candidates.view(np.int64).data.cast("B")
+            self._blocks = (_bytes(lanes), _bytes(details), _bytes(candidates), _bytes(recorded_slots))
         self._outputs = self._spare.pop()
-        self._first_row = self._block[len(self._spare) * _PLAN_BYTES :]
 
     def _collect_arguments(self) -> None:
         state, acceptance = self._state, self._state.acceptance
@@ -286,11 +297,20 @@ class Planner:
         """The plan of what the kernel wrote; it keeps the output arrays."""
         state = self._state
         shapes = state.catalog.shapes
-        outputs = self._outputs
-        row: Row = _CANDIDATE.unpack_from(self._first_row)
+        outputs, place = self._outputs, len(self._spare)
+        blocks = self._blocks
+        row: Row = _CANDIDATE.unpack_from(blocks[2], place * _PLAN_BYTES)
         self._renew_outputs()
         recorded = RecordedRows(
-            outputs, row[_LANES], outcome[_ALTERNATIVES], outcome[_RECORDED_SLOTS], state.tenants, shapes, depth
+            outputs,
+            blocks,
+            place,
+            row[_LANES],
+            outcome[_ALTERNATIVES],
+            outcome[_RECORDED_SLOTS],
+            state.tenants,
+            shapes,
+            depth,
         )
         reason = _REASONS[outcome[_REASON]]
         plan = ScheduledPlan(
