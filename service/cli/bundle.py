@@ -7,11 +7,10 @@ import pathlib
 import click
 
 from service.cli.database import store_options
-from service.cli.explain import PlanName
-from service.cli.output import VERSION, Command, json_option, prepare_kernels, print_json
+from service.cli.explain import PlanName, explained_plan
+from service.cli.output import Command, json_option, prepare_kernels, print_json
 from service.cli.trace_source import trace_source
 from service.why.bundle import bundle_members, write_bundle
-from service.why.explanation import explain
 from service.why.recorded import FenceName
 from service.why.wording import explained, replay_lines
 
@@ -37,7 +36,7 @@ def bundle(
     """
     prepare_kernels()
     with trace_source(database, data_dir) as engine:
-        found = explain(engine, plan, VERSION)
+        found = explained_plan(engine, plan)
         members = bundle_members(engine, plan, fences, found, explained(found))
         write_bundle(out, members)
     size = out.stat().st_size

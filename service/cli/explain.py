@@ -7,11 +7,14 @@ import pathlib
 from typing import Any
 
 import click
+import sqlalchemy as sa
 
-from service.cli.output import VERSION, Command, json_option, prepare_kernels, print_json
+from service.cli.output import VERSION, Command, json_option, prepare_kernels, print_json, progress_bar
 from service.cli.trace_source import source_options, trace_source
-from service.why.explanation import explain
+from service.why.explanation import Explanation, explain
 from service.why.recorded import FenceName, parse_name
+from service.why.replays import decisions_to_replay
+from service.why.stored_log import StoredLog
 from service.why.wording import explained
 
 
@@ -25,6 +28,12 @@ class PlanName(click.ParamType[FenceName]):
             return parse_name(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+def explained_plan(engine: sa.Engine, plan: FenceName) -> Explanation:
+    """The explanation, with a bar while its decision is replayed from far back."""
+    with progress_bar("replaying", decisions_to_replay(StoredLog(engine, plan.run_id), plan.fence)) as told:
+        return explain(engine, plan, VERSION, told)
 
 
 @click.command("explain", cls=Command, epilog="Example: helios explain 20261129-184605-1f2e/1042")
@@ -45,7 +54,7 @@ def explain_command(
     """
     prepare_kernels()
     with trace_source(database, data_dir, bundle) as engine:
-        found = explain(engine, plan, VERSION)
+        found = explained_plan(engine, plan)
     if as_json:
         print_json(dataclasses.asdict(found))
     else:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import hashlib
 import importlib.metadata
 import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from gpu.create import create_device
 from gpu.device import Device
@@ -31,6 +30,7 @@ from service.engine.simulated import simulated_device
 from service.engine.worker import Worker
 from service.ipc.messages import EngineReady
 from service.ipc.server import EngineServer
+from service.journal.catalogs import catalog_digest
 from service.journal.none import NoJournal
 from service.journal.records import RunStarted
 from service.journal.writer import JournalWriter
@@ -188,11 +188,6 @@ def _scheduler(settings: Settings, policy: PolicyConfig, device: Device) -> Requ
         verification=settings.verification,
         completion_token_capacity=max(DEFAULT_COMPLETION_TOKEN_CAPACITY, device.limits.draft_tokens + 1),
     )
-
-
-def catalog_digest(shapes: Iterable[GraphShape]) -> str:
-    """sha256 of the shapes' labels in catalog order: equal for engines that choose among the same graphs."""
-    return hashlib.sha256("\n".join(shape.label for shape in shapes).encode()).hexdigest()
 
 
 def _run_started(

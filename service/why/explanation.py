@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import sqlalchemy as sa
@@ -52,10 +53,15 @@ class Explanation:
     replay: Replay
 
 
-def explain(engine: sa.Engine, name: FenceName, version: str) -> Explanation:
-    """The explanation of one plan, re-executed by this program, `version`. Raises NotRecorded and StoreError."""
+def explain(
+    engine: sa.Engine, name: FenceName, version: str, told: Callable[[int], None] = lambda _done: None
+) -> Explanation:
+    """The explanation of one plan, re-executed by this program, `version`. Raises NotRecorded and StoreError.
+
+    `told` gets how many decisions were replayed so far.
+    """
     recorded, run = recorded_plan(engine, name), recorded_run(engine, name.run_id)
-    replay, after = _replayed(engine, name, recorded, run.get("version"), version)
+    replay, after = _replayed(engine, name, recorded, run, version, told)
     return Explanation(
         name.run_id,
         name.fence,
@@ -69,12 +75,19 @@ def explain(engine: sa.Engine, name: FenceName, version: str) -> Explanation:
 
 
 def _replayed(
-    engine: sa.Engine, name: FenceName, recorded: PlanDetail, recorded_by: str | None, version: str
+    engine: sa.Engine, name: FenceName, recorded: PlanDetail, run: Row, version: str, told: Callable[[int], None]
 ) -> tuple[Replay, LedgerBalances | None]:
+    recorded_by = _known(run.get("version"))
     try:
-        again = replay_decision(StoredLog(engine, name.run_id), name.fence)
+        log = StoredLog(engine, name.run_id)
+        again = replay_decision(log, name.fence, _known(run.get("catalog_digest")), told)
     except NotReplayable as error:
         return Replay(NOT_REPLAYABLE, str(error), [], None, 0, recorded_by, version), None
     found = decision_differences(again.plan, recorded)
     result = DIFFERENT if found else SAME
     return Replay(result, None, found, again.from_fence, again.plans, recorded_by, version), again.ledgers_after
+
+
+def _known(value: str | None) -> str | None:
+    """A run whose start was lost has "unknown" for it."""
+    return None if value == "unknown" else value

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from scheduler.plans import LedgerBalances, ScheduledPlan
+from service.journal.catalogs import catalog_digest
 from service.why.errors import NotReplayable
 from service.why.player import Completed, Decided, Event, Player
 from service.why.stored_log import Calls, StoredLog
@@ -24,14 +25,36 @@ class Replayed:
     plans: int
 
 
-def replay_decision(log: StoredLog, fence: int) -> Replayed:
-    """Re-execute the decision of `fence`. Raises NotReplayable and StoreError."""
+def _nobody(_done: int) -> None:
+    pass
+
+
+def decisions_to_replay(log: StoredLog, fence: int) -> int:
+    """How many decisions lie between the checkpoint and this one, which is counted; 0 where it cannot be replayed."""
+    try:
+        return fence - log.checkpoint_before(fence).last_fence
+    except NotReplayable:
+        return 0
+
+
+def replay_decision(
+    log: StoredLog, fence: int, digest: str | None = None, told: Callable[[int], None] = _nobody
+) -> Replayed:
+    """Re-execute the decision of `fence`. Raises NotReplayable and StoreError.
+
+    `digest`: of the catalog that the run says it had, None where that is unknown. `told` gets how many decisions were
+    replayed so far.
+    """
     checkpoint = log.checkpoint_before(fence)
     player = Player.fast(checkpoint.state)
+    found = catalog_digest(player.scheduler.catalog.shapes)
+    if digest is not None and digest != found:
+        raise NotReplayable(f"the run had the catalog {digest[:12]}, and its decision log is of catalog {found[:12]}")
     events = _events(log, checkpoint, player)
     plans = 0
     for event in events:
         plans += isinstance(event, Decided)
+        told(plans)
         if isinstance(event, Decided) and event.fence == fence:
             after = None if event.plan is None else _ledgers_after(events, player, fence)
             return Replayed(event.plan, after, checkpoint.last_fence, plans)

@@ -56,7 +56,8 @@ def replay_lines(replay: Replay) -> list[str]:
 def _versions(replay: Replay) -> str:
     if replay.recorded_by in (None, replay.replayed_by):
         return ""
-    return f" Recorded by version {replay.recorded_by}, replayed by {replay.replayed_by}."
+    text = f" Recorded by version {replay.recorded_by}, replayed by {replay.replayed_by}"
+    return text + ("." if replay.result == SAME else ": another version may decide differently.")
 
 
 def _score(plan: Row, others: Sequence[Row]) -> list[str]:

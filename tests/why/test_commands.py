@@ -160,6 +160,12 @@ def test_another_version_of_the_program_is_named(copy):
     assert "Recorded by version 0.0.7, replayed by " in helios("explain", f"{RUN}/40", "--database", copy)
 
 
+def test_a_log_of_another_catalog_is_named(copy):
+    change(copy, engine_runs.update().values(catalog_digest="0123456789abcdef"))
+    text = helios("explain", f"{RUN}/40", "--database", copy)
+    assert "Not re-executed: the run had the catalog 0123456789ab, and its decision log is of catalog" in text
+
+
 def test_an_older_store_says_what_to_do(tmp_path):
     url = f"sqlite:///{tmp_path}/helios.db"
     upgrade(url)
