@@ -30,11 +30,11 @@ from service.store.tables import (
 
 PLANS_KEPT = 1000
 MINUTES_FACTOR = 12
-STEP_S = 0.02
+STEP_S = 0.03
 """How long a step should hold the store's write lock; batches grow and shrink towards it."""
 PAUSE_FACTOR = 3
 """Of the time of a step: how long the next one waits, so that writers have three quarters of the time to themselves."""
-_SMALLEST_BATCH, _FIRST_BATCH, _LARGEST_BATCH = 10, 100, 5000
+_SMALLEST_BATCH, _FIRST_BATCH, _LARGEST_BATCH = 50, 100, 5000  # a step costs some milliseconds of its own
 _ADVISORY_LOCK = 0x68656C707275  # "helpru": one process deletes at a time
 _LOCK_TIMEOUT_MS = 500
 _LOG_ROWS = 20  # a row holds up to some hundred kilobytes
@@ -51,13 +51,17 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pruned:
-    """Rows that a step deleted. `used_bytes`: of the store before it, None where nothing limits them."""
+    """Rows that a step deleted. `used_bytes`: of the store before it, None where nothing limits them.
+
+    `held_s`: how long it held the write lock, without its own waiting for it.
+    """
 
     plans: int = 0
     requests: int = 0
     log_rows: int = 0
     minutes: int = 0
     used_bytes: int | None = None
+    held_s: float = 0.0
 
     @property
     def is_nothing(self) -> bool:
@@ -77,9 +81,8 @@ class Pruner:
 
     def step(self, now: dt.datetime) -> Pruned:
         """One step of about STEP_S. Raises StoreError."""
-        began = self._timer()
-        done = prune_step(self._engine, self._limits, now, self._batch)
-        took = self._timer() - began
+        done = prune_step(self._engine, self._limits, now, self._batch, self._timer)
+        took = done.held_s
         self.pause_s = PAUSE_FACTOR * took
         if not done.is_nothing:
             wanted = round(self._batch * STEP_S / took) if took > 0 else _LARGEST_BATCH
@@ -87,35 +90,47 @@ class Pruner:
         return done
 
 
-def prune_step(engine: sa.Engine, limits: Limits, now: dt.datetime, batch: int) -> Pruned:
+def prune_step(
+    engine: sa.Engine, limits: Limits, now: dt.datetime, batch: int, timer: Callable[[], float] = time.monotonic
+) -> Pruned:
     """One transaction that deletes up to `batch` plans, as many requests, and what goes with them.
 
     Does nothing while another process does it. Raises StoreError.
     """
     with write_transaction(engine) as connection:
-        if connection.dialect.name == "postgresql":
-            connection.exec_driver_sql(f"SET LOCAL lock_timeout = {_LOCK_TIMEOUT_MS}")
-            # The next step must know what this one deleted, or it would delete too much.
-            connection.exec_driver_sql("SELECT pg_stat_force_next_flush()")
-            if not connection.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_ADVISORY_LOCK})").scalar_one():
-                return Pruned()
-        used = used_bytes(connection) if limits.store_bytes else None
-        oldest_kept = now - dt.timedelta(days=limits.days) if limits.days else None
-        is_over = used is not None and used > limits.store_bytes
-        found = _oldest_plans(connection, None if is_over else oldest_kept, batch) if is_over or oldest_kept else []
-        for run_id, first, last in consecutive((run_id, fence) for run_id, fence, _ in found):
-            _delete_plans(connection, run_id, first, last)
-        until = max([at for _, _, at in found] + ([oldest_kept] if oldest_kept is not None else []), default=None)
-        if until is None:
-            return Pruned(used_bytes=used)
-        runs = sorted({run_id for run_id, _, _ in found}) or _runs_with_old_log(connection)
-        return Pruned(
-            plans=len(found),
-            requests=_delete_requests(connection, until, batch),
-            log_rows=sum(_delete_log(connection, run_id) for run_id in runs),
-            minutes=_delete_minutes(connection, now, limits.days),
-            used_bytes=used,
-        )
+        began = timer()
+        done = _prune(connection, limits, now, batch) if _may_prune(connection) else Pruned()
+    return dataclasses.replace(done, held_s=timer() - began)
+
+
+def _may_prune(connection: sa.Connection) -> bool:
+    """SQLite has one writer at a time; on PostgreSQL one process deletes, and waits for nobody."""
+    if connection.dialect.name != "postgresql":
+        return True
+    connection.exec_driver_sql(f"SET LOCAL lock_timeout = {_LOCK_TIMEOUT_MS}")
+    # The next step must know what this one deleted, or it would delete too much.
+    connection.exec_driver_sql("SELECT pg_stat_force_next_flush()")
+    return bool(connection.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_ADVISORY_LOCK})").scalar_one())
+
+
+def _prune(connection: sa.Connection, limits: Limits, now: dt.datetime, batch: int) -> Pruned:
+    used = used_bytes(connection) if limits.store_bytes else None
+    oldest_kept = now - dt.timedelta(days=limits.days) if limits.days else None
+    is_over = used is not None and used > limits.store_bytes
+    found = _oldest_plans(connection, None if is_over else oldest_kept, batch) if is_over or oldest_kept else []
+    for run_id, first, last in consecutive((run_id, fence) for run_id, fence, _ in found):
+        _delete_plans(connection, run_id, first, last)
+    until = max([at for _, _, at in found] + ([oldest_kept] if oldest_kept is not None else []), default=None)
+    if until is None:
+        return Pruned(used_bytes=used)
+    runs = sorted({run_id for run_id, _, _ in found}) or _runs_with_old_log(connection)
+    return Pruned(
+        plans=len(found),
+        requests=_delete_requests(connection, until, batch),
+        log_rows=sum(_delete_log(connection, run_id) for run_id in runs),
+        minutes=_delete_minutes(connection, now, limits.days),
+        used_bytes=used,
+    )
 
 
 def plans_to_delete(engine: sa.Engine, limits: Limits, now: dt.datetime) -> int:

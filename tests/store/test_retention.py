@@ -285,25 +285,24 @@ def test_a_limit_on_the_rows_size_is_kept_and_not_undercut(any_store):
     assert 0.4 * before < after < 0.65 * before
 
 
-class Timer:
-    """Seconds that pass by `took` from one call to the next."""
-
-    def __init__(self):
-        self.now = 0.0
-        self.took = 0.0
-
-    def __call__(self):
-        self.now += self.took
-        return self.now
-
-
 def test_batches_grow_and_shrink_towards_the_time_of_a_step(store, monkeypatch):
     batches = []
-    monkeypatch.setattr(retention, "prune_step", lambda *given: batches.append(given[-1]) or retention.Pruned(plans=1))
-    timer = Timer()
-    pruner = Pruner(store, Limits(1, 0), timer)
-    for took in (0.001, 0.001, 0.02, 0.5, 0.5, 0.02):
-        timer.took = took
+    held = iter((0.001, 0.001, retention.STEP_S, 0.5, 0.5, 0.5, 0.001))
+
+    def step(_engine, _limits, _now, batch, _timer):
+        batches.append(batch)
+        return retention.Pruned(plans=1, held_s=next(held))
+
+    monkeypatch.setattr(retention, "prune_step", step)
+    pruner = Pruner(store, Limits(1, 0))
+    for took in (0.001, 0.001, retention.STEP_S, 0.5, 0.5, 0.5, 0.001):
         pruner.step(NOW)
         assert pruner.pause_s == pytest.approx(retention.PAUSE_FACTOR * took)
-    assert batches == [100, 200, 400, 400, 100, 25]
+    assert batches == [100, 200, 400, 400, 100, 50, 50]
+
+
+def test_the_wait_for_the_lock_is_not_counted_as_holding_it(store):
+    """Seconds pass by one at each look; two looks are made, both behind the lock."""
+    looks = iter(range(10))
+    assert prune_step(store, Limits(1, 0), NOW, 10, lambda: float(next(looks))).held_s == 1
+    assert next(looks) == 2
