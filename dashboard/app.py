@@ -12,7 +12,8 @@ from dash.exceptions import DependencyException
 from fastapi import Request
 from fastapi.responses import JSONResponse
 
-from dashboard import ids, routing
+from dashboard import banner, ids, routing
+from dashboard.banner import Status, nothing_to_tell
 from dashboard.context import ControlRoom
 from dashboard.errors import RefusedInput
 from dashboard.markup import in_browser
@@ -26,8 +27,11 @@ ASSETS = pathlib.Path(__file__).parent / "assets"
 READ_ERRORS = (StoreError, ControlError)
 
 
-def create_dashboard(*, engine: sa.Engine, control: PolicyControl) -> dash.Dash:
-    """The dashboard over a trace store; mount it with dashboard.asgi.mount. Reads only, but for `control`."""
+def create_dashboard(*, engine: sa.Engine, control: PolicyControl, status: Status = nothing_to_tell) -> dash.Dash:
+    """The dashboard over a trace store; mount it with dashboard.asgi.mount. Reads only, but for `control`.
+
+    `status` gives what the banner on every page says.
+    """
     app = dash.Dash(
         "helios-dashboard",
         backend="fastapi",
@@ -48,6 +52,7 @@ def create_dashboard(*, engine: sa.Engine, control: PolicyControl) -> dash.Dash:
     app.layout = shell()
     room = ControlRoom(engine, control)
     _register_router(app, room)
+    banner.register(app, status)
     timeline.register(app, room)
     policy.register(app, room)
     return app

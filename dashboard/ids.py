@@ -9,6 +9,8 @@ PAGE = "page"
 NAV_TIMELINE = "nav-timeline"
 NAV_POLICY = "nav-policy"
 SCHEME_TOGGLE = "scheme-toggle"
+STATUS_BANNER = "status-banner"
+STATUS_TICK = "status-tick"
 
 TIMELINE_STRIP = "timeline-strip"
 TIMELINE_STRIP_STATE = "timeline-strip-state"

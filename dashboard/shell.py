@@ -7,7 +7,7 @@ from typing import Any
 import dash_mantine_components as dmc
 from dash import dcc, html
 
-from dashboard import ids
+from dashboard import banner, ids
 from dashboard.markup import aria
 from dashboard.routing import POLICY_PATH, TIMELINE_PATH
 
@@ -33,6 +33,7 @@ def shell() -> Any:
             dcc.Location(id=ids.URL, refresh="callback-nav"),
             html.A("Skip to the content", href=f"#{ids.PAGE}", className="skip-link"),
             html.Header(_header(), className="top-bar"),
+            *banner.layout(),
             html.Main(html.Div("Loading…", className="loading"), id=ids.PAGE, className="page", tabIndex="-1"),
         ],
         theme=THEME,

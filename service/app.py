@@ -17,6 +17,7 @@ import msgspec
 from dashboard.app import create_dashboard
 from dashboard.asgi import mount
 from service.api.application import create_app
+from service.api.health import server_status
 from service.api.http_server import create_server, listen
 from service.control.policy import PolicyControl
 from service.ipc.client import EngineClient
@@ -57,13 +58,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _refuse(str(error))
         engine = EngineClient(settings.engine_endpoint)
         control = PolicyControl(store, engine.configure_policy)
+
+        async def status() -> list[str]:
+            reasons, warnings = await server_status(app.state["context"])
+            return [*reasons, *warnings]
+
         app = create_app(
             settings,
             text_model=text_model,
             engine_client=engine,
             store_engine=store,
             control=control,
-            mounts=[mount(create_dashboard(engine=store, control=control))],
+            mounts=[mount(create_dashboard(engine=store, control=control, status=status))],
         )
         server = create_server(app)
         install_stop_handler(lambda: setattr(server, "should_exit", True), STOP_DEADLINE_S)

@@ -48,6 +48,21 @@ async def ready(request: Request[Any, Any, Any]) -> Response[bytes]:
     `warnings` are for people: a server that loses its trace still serves, so a load balancer must keep it.
     """
     context = context_of(request)
+    reasons, warnings = await server_status(context)
+    body = {
+        "status": "unready" if reasons else "ready",
+        "reasons": reasons,
+        "warnings": warnings,
+        "model": context.text_model.name,
+    }
+    if context.engine.ready is not None:
+        body["run_id"] = context.engine.ready.run_id
+    headers = {"Retry-After": "2"} if reasons else {}
+    return json_response(body, status=503 if reasons else 200, headers=headers)
+
+
+async def server_status(context: ApiContext) -> tuple[list[str], list[str]]:
+    """Why requests are not answered now, and what people should know besides; both empty when all is well."""
     reasons = [] if not context.stopping else ["the server is shutting down"]
     if context.engine.state != "ready" or context.engine.ready is None:
         reasons.append(_ENGINE_REASONS.get(context.engine.state, "the engine is not ready"))
@@ -57,21 +72,13 @@ async def ready(request: Request[Any, Any, Any]) -> Response[bytes]:
     gaps = None if replaced else await _recent_gaps(context)
     if not replaced and gaps is None:
         reasons.append("the trace store is unreachable")
-    body = {
-        "status": "unready" if reasons else "ready",
-        "reasons": reasons,
-        "warnings": [
-            *([REPLACED] if replaced else []),
-            *_trace_warnings(context.settings.engine_metrics_path),
-            *_store_warnings(context.settings.recorder_metrics_path),
-            *_gap_warnings(gaps),
-        ],
-        "model": context.text_model.name,
-    }
-    if context.engine.ready is not None:
-        body["run_id"] = context.engine.ready.run_id
-    headers = {"Retry-After": "2"} if reasons else {}
-    return json_response(body, status=503 if reasons else 200, headers=headers)
+    warnings = [
+        *([REPLACED] if replaced else []),
+        *_trace_warnings(context.settings.engine_metrics_path),
+        *_store_warnings(context.settings.recorder_metrics_path),
+        *_gap_warnings(gaps),
+    ]
+    return reasons, warnings
 
 
 def _is_silent(metrics: pathlib.Path) -> bool:
