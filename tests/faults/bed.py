@@ -207,10 +207,10 @@ def assert_whole(url: str, received: Mapping[str, Received]) -> None:
     assert all(not missing.fences for missing in assert_conserved(url, received).values())
 
 
-def assert_gap_is_told(server: Bed, part: str) -> None:
-    """A gap is a row, a metric and a line of /health/ready."""
+def assert_gap_is_told(server: Bed, run: str | None, part: str = "") -> None:
+    """A gap of this run, with this part of its reason, is a row, a metric and a line of /health/ready."""
     gaps = server.sql("SELECT * FROM trace_gaps")
-    assert any(part in gap["reason"] for gap in gaps), gaps
+    assert any(gap["run_id"] == run and part in gap["reason"] for gap in gaps), gaps
     assert server.metric("flare_trace_lost_records_total") > 0
     wait_until(lambda: server.warned("trace_gaps"), f"the gap at /health/ready: {server.health()}")
 
