@@ -18,9 +18,7 @@ _FULL = 0.95
 
 def used_bytes(connection: sa.Connection) -> int:
     """Bytes of the store's rows with their indexes: exact on SQLite, within some percent on PostgreSQL."""
-    if connection.dialect.name == "sqlite":
-        return _sqlite_bytes(connection)
-    return sum(_postgresql_bytes(connection, table) for table in metadata.tables.values())
+    return _sqlite_bytes(connection) if connection.dialect.name == "sqlite" else _postgresql_bytes(connection)
 
 
 def _sqlite_bytes(connection: sa.Connection) -> int:
@@ -32,24 +30,28 @@ def _sqlite_bytes(connection: sa.Connection) -> int:
     return (pages - free) * size
 
 
-def _postgresql_bytes(connection: sa.Connection, table: sa.Table) -> int:
+def _postgresql_bytes(connection: sa.Connection) -> int:
     """Live rows times the width of the newest by key, with indexes in the proportion that they have on disk.
 
     The counters are the server's own, which follow a commit by up to a second.
     """
-    counted, estimated, heap, indexes = connection.execute(
-        sa.text(
-            "SELECT coalesce(pg_stat_get_live_tuples(c.oid), 0), c.reltuples, pg_table_size(c.oid),"
-            " pg_indexes_size(c.oid) FROM pg_class AS c WHERE c.oid = CAST(:name AS regclass)"
-        ),
-        {"name": table.name},
-    ).one()
-    rows = counted or max(0, estimated)
-    if not rows or not heap:
-        return 0
-    order = [column.desc() for column in table.primary_key or table.columns]
-    newest = sa.select(table).order_by(*order).limit(_SAMPLED_ROWS).subquery("newest")
-    width = connection.execute(
-        sa.select(sa.func.avg(sa.func.pg_column_size(sa.literal_column("newest")))).select_from(newest)
-    ).scalar_one()
-    return int(rows * (float(width or 0) + _LINE_POINTER) / _FULL * (1 + indexes / heap))
+    total = 0.0
+    for counted, estimated, heap, indexes, width in connection.exec_driver_sql(_MEASURE):
+        rows = counted or max(0, estimated)
+        if rows and heap and width:
+            total += rows * (float(width) + _LINE_POINTER) / _FULL * (1 + indexes / heap)
+    return int(total)
+
+
+def _measure_table(table: sa.Table) -> str:
+    """One row: live rows counted and estimated, bytes of the table and its indexes, mean bytes of the newest rows."""
+    order = ", ".join(f'"{column.name}" DESC' for column in table.primary_key or table.columns)
+    newest = f"SELECT * FROM {table.name} ORDER BY {order} LIMIT {_SAMPLED_ROWS}"
+    return (
+        "SELECT coalesce(pg_stat_get_live_tuples(c.oid), 0), c.reltuples, pg_table_size(c.oid), pg_indexes_size(c.oid),"
+        f" (SELECT avg(pg_column_size(newest)) FROM ({newest}) AS newest)"
+        f" FROM pg_class AS c WHERE c.oid = CAST('{table.name}' AS regclass)"
+    )
+
+
+_MEASURE = " UNION ALL ".join(map(_measure_table, metadata.tables.values()))
