@@ -89,7 +89,7 @@ def _rows(reader: struct.Struct, records: Records) -> Iterator[Row]:
     return reader.iter_unpack(records.view(np.int64).data.cast("B"))
 
 
-def _bytes(records: Records) -> memoryview:
+def _bytes(records: npt.NDArray[Any]) -> memoryview:
     return records.view(np.int64).data.cast("B")
 
 
@@ -116,7 +116,7 @@ class RecordedRows:
     lanes: how many; alternatives: how many candidates follow the submitted one. outputs.slots: all their submitted
     slots, one after another, `slots` in all.
     blocks: the bytes that outputs.lanes, details, candidates and slots are parts of, this plan's after `place` others.
-    tenants: who held each slot. shapes: the catalog's.
+    tenants: who held each slot, the same ones while `admissions` is the same. shapes: the catalog's.
     """
 
     outputs: _Outputs
@@ -125,6 +125,7 @@ class RecordedRows:
     lanes: int
     alternatives: int
     slots: int
+    admissions: int
     tenants: list[Tenant | None]
     shapes: tuple[GraphShape, ...]
     queue_depth: int
@@ -308,6 +309,7 @@ class Planner:
             row[_LANES],
             outcome[_ALTERNATIVES],
             outcome[_RECORDED_SLOTS],
+            state.admissions,
             state.tenants,
             shapes,
             depth,

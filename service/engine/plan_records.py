@@ -40,6 +40,9 @@ class PlanRecords:
 
     def __init__(self) -> None:
         self._shapes: dict[Graphs, msgspec.Raw] = {}
+        self._admissions = -1
+        self._slots = b""
+        self._request_ids: list[str] = []
 
     def record(
         self, plan: ScheduledPlan, fence: int, frame_slot: int, committed_ns: int, plan_ns: int, policy_version: int
@@ -53,6 +56,10 @@ class PlanRecords:
         shapes = self._shapes.get(graphs)
         if shapes is None:
             shapes = self._list_shapes(graphs, recorded.shapes)
+        request_ids = self._request_ids
+        if recorded.admissions != self._admissions or slots != self._slots:
+            request_ids = self._request_ids = recorded.request_ids()
+            self._admissions, self._slots = recorded.admissions, bytes(slots)
         return PackedPlan(
             LAYOUT,
             fence,
@@ -70,7 +77,7 @@ class PlanRecords:
             plan.exploration_credit_ns,
             msgspec.structs.astuple(plan.ledgers),
             shapes,
-            recorded.request_ids(),
+            request_ids,
             slots,
             lanes,
             details,
