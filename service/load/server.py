@@ -137,6 +137,15 @@ class SimulatedServer:
         metric = METRIC_BY_NAME["flare_scheduler_executions_total"]
         return int(sum(self.metric(metric.name, *labels) for labels in metric.series()))
 
+    def caught_up(self) -> bool:
+        """Whether the recorder that was started last runs and has nothing left to deliver; True without one."""
+        if self.recorder is None:
+            return True
+        beat = MetricsReader(self.settings.recorder_metrics_path).heartbeat()
+        if beat is None or beat.pid != self.recorder.pid:
+            return False
+        return not any(self.metric("flare_trace_lag_seconds", sink) for sink in ("sql", "otlp"))
+
     def stop(self) -> None:
         """Stop in order, engine first; kill what does not end."""
         for process in (self.engine, self.recorder):

@@ -24,7 +24,7 @@ from service.load.submitter import Load, Submitter
 
 SETTLE_S = 10.0
 """How long the recorder's backlog is waited for after a window; what is down never catches up."""
-LAG_POLL_S = 0.02
+SETTLE_POLL_S = 0.1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -151,9 +151,9 @@ def _settle(server: SimulatedServer) -> None:
     """Let every recorder's backlog go, so that it does not burden the next window."""
     limit = time.monotonic() + SETTLE_S
     pause = threading.Event()
-    while server.recorder is not None and time.monotonic() < limit:
-        pause.wait(5 * LAG_POLL_S)
-        if not any(server.metric("flare_trace_lag_seconds", sink) for sink in ("sql", "otlp")):
+    while time.monotonic() < limit:
+        pause.wait(SETTLE_POLL_S)  # also so that the window's last records are seen to wait
+        if server.caught_up():
             return
 
 

@@ -39,6 +39,16 @@ def test_a_foreign_write_lock_for_eight_seconds_delays_the_trace_and_nothing_els
         assert_whole(server.settings.database, server.settle())
 
 
+def test_an_engine_that_is_killed_while_the_store_is_locked_is_replaced_all_the_same(tmp_path):
+    with bed(tmp_path / "data") as server:
+        first = server.submitter.run_id
+        with contextlib.closing(lock(server.data_dir / "helios.db")):
+            server.kill("service.engine")
+            server.submitter.wait_ready(other_than=first, seconds=LONG_S)
+            server.serves_on()
+        assert_whole(server.settings.database, server.settle())
+
+
 def test_a_reader_that_stays_open_bounds_the_log_and_the_trace_waits_for_it(tmp_path):
     limit = 2 << 20
     with bed(tmp_path / "data", store_wal_limit=limit) as server:

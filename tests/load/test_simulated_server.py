@@ -43,6 +43,12 @@ def test_what_was_received_is_in_sql(tmp_path):
         assert set(received.values()) == {50}
         assert sum(received.values()) == submitter.tokens >= 500
         wait_until(lambda: committed(tmp_path) == received, "the tokens in SQL")
+        wait_until(server.caught_up, "the recorder to have nothing left")
+        server.recorder.kill()
+        server.recorder.wait()
+        server.start_recorder()
+        assert not server.caught_up()
+        wait_until(server.caught_up, "the next recorder to be there", START_S)
         assert server.plans() > 500 / 4
         assert sum(cpu_ns(server.engine.pid)) > 0
         assert server.metric("flare_output_tokens_total") == submitter.tokens
