@@ -37,12 +37,13 @@ def training_samples(directory: pathlib.Path) -> list[Sample]:
 def describe(recipe: Recipe, samples: Sequence[Sample]) -> str:
     """The recipe as one sentence for the file; `samples` are those of the last pass."""
     rates = recipe.rates
+    matrices = f"Muon {rates.matrices:g} with weight decay {rates.weight_decay:g}, " if recipe.muon else ""
     return (
         f"{len(samples)} answers of {_answer_tokens(samples)} tokens that the target generated, "
         f"{recipe.steps} steps of at most {recipe.step_tokens} tokens, unrolled {recipe.depths} deep, "
         f"loss at {recipe.loss_share:g} of the positions: cross-entropy to the target's distribution "
-        f"and binary cross-entropy of the confidence; Muon {rates.matrices:g}, AdamW {rates.others:g}, "
-        f"weight decay {rates.weight_decay:g}, input noise {recipe.input_noise:g}, cosine schedule"
+        f"and binary cross-entropy of the confidence; {matrices}AdamW {rates.others:g}, "
+        f"input noise {recipe.input_noise:g}, cosine schedule"
     )
 
 
@@ -65,6 +66,7 @@ def main() -> None:
         input_noise=options.input_noise,
         seed=options.seed,
         rates=rates,
+        muon=options.muon,
     )
     metadata = {
         "target_name": options.name,
@@ -118,6 +120,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--loss-share", type=float, default=1.0)
     parser.add_argument("--input-noise", type=float, default=0.0, help="relative standard deviation")
     parser.add_argument("--matrix-rate", type=float, default=4e-3)
+    parser.add_argument(
+        "--muon",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="for matrices; its products are bfloat16, so AdamW is the quicker one without AVX-512",
+    )
     parser.add_argument("--other-rate", type=float, default=3e-3)
     parser.add_argument(
         "--dtype",

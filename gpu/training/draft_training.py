@@ -36,6 +36,7 @@ class Recipe:
     """How to train. `loss_share`: the share of positions whose loss is taken, drawn anew for each step.
 
     `input_noise`: the relative standard deviation of noise on the head's inputs, against learning few texts by heart.
+    `muon`: whether matrices are moved by Muon, at their own rate, or by AdamW as everything else.
     """
 
     steps: int
@@ -45,6 +46,7 @@ class Recipe:
     input_noise: float
     seed: int
     rates: Rates
+    muon: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ def train(
     `read` is called before each pass, so that training can begin while the target still writes.
     """
     generator = torch.Generator().manual_seed(recipe.seed)
-    optimiser = Optimiser(module, recipe.rates, recipe.steps)
+    optimiser = Optimiser(module, recipe.rates, recipe.steps, () if recipe.muon else ("",))
     batches = _batches(read, recipe.step_tokens, generator)
     for step in range(recipe.steps):
         loss, entropies, agreements = _losses(module, target, next(batches), recipe, generator)

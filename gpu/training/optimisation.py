@@ -32,12 +32,13 @@ class Optimiser:
         taken = {id(p) for p in matrices}
         others = [p for _, p in named if id(p) not in taken]
         self._parameters = [*matrices, *others]
-        muon = torch.optim.Muon(
-            matrices, lr=rates.matrices, weight_decay=rates.weight_decay, adjust_lr_fn="match_rms_adamw"
-        )
         adam = torch.optim.AdamW(others, lr=rates.others, betas=(0.9, 0.95), weight_decay=0.0)
-        self._optimisers: tuple[torch.optim.Optimizer, ...] = (muon, adam)
-        self._peaks = (rates.matrices, rates.others)
+        self._optimisers: list[tuple[torch.optim.Optimizer, float]] = [(adam, rates.others)]
+        if matrices:
+            muon = torch.optim.Muon(
+                matrices, lr=rates.matrices, weight_decay=rates.weight_decay, adjust_lr_fn="match_rms_adamw"
+            )
+            self._optimisers.append((muon, rates.matrices))
         self._warm_up, self._steps, self._done = rates.warm_up_steps, steps, 0
 
     def step(self, loss: torch.Tensor) -> None:
@@ -45,7 +46,7 @@ class Optimiser:
         torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(self._parameters, 1.0)
         share = self._share()
-        for optimiser, peak in zip(self._optimisers, self._peaks, strict=True):
+        for optimiser, peak in self._optimisers:
             for group in optimiser.param_groups:
                 group["lr"] = peak * share
             optimiser.step()
