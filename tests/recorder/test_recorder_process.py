@@ -35,7 +35,8 @@ def start(tmp_path):
     processes = []
 
     def begin(**changes) -> subprocess.Popen:
-        fields = {"data_dir": str(tmp_path), "database": str(tmp_path / "helios.db"), "threads": 1, **changes}
+        fields = {"data_dir": str(tmp_path), "database": str(tmp_path / "helios.db"), "threads": 1}
+        fields |= {"retention_days": 0, **changes}  # the tests' plans are of 2025
         path = tmp_path / "settings.json"
         path.write_bytes(msgspec.json.encode(Settings(**fields)))
         process = subprocess.Popen(
@@ -311,3 +312,14 @@ def test_sinks_that_were_switched_off_are_forgotten(store, tmp_path, make):
     make.drain(store, tmp_path)
     SqlSink(store, make.JournalReader(tmp_path).journal_id, switched_off=("sql",)).resume()
     assert make.rows(store, journal_offsets) == []
+
+
+def test_it_deletes_what_is_too_old_on_its_own(start, tmp_path, make):
+    upgrade(str(tmp_path / "helios.db"))
+    make.write_frames(tmp_path / "journal", make.story(20))
+    process = start()
+    wait_for(lambda: count_plans(tmp_path / "helios.db") == 20, process)
+    assert stop(process) == 0
+    process = start(retention_days=30)
+    wait_for(lambda: count_plans(tmp_path / "helios.db") == 0, process)
+    assert stop(process) == 0

@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from service.store import retention
-from service.store.engines import read_transaction, write_transaction
+from service.store.engines import open_database, read_transaction, write_transaction
+from service.store.errors import StoreBusy
 from service.store.retention import Limits, Pruner, consecutive, plans_to_delete, prune_step
 from service.store.size import used_bytes
 from service.store.tables import (
@@ -218,12 +219,27 @@ def test_without_limits_nothing_goes(any_store):
 
 @pytest.mark.postgresql
 def test_one_process_deletes_at_a_time(postgresql_url):
-    engine = sa.create_engine(postgresql_url)
+    engine = open_database(postgresql_url)
     try:
         add_run(engine, "r", [9, 8])
         with engine.connect() as other, other.begin():
             other.exec_driver_sql(f"SELECT pg_advisory_xact_lock({retention._ADVISORY_LOCK})")
             assert prune_step(engine, Limits(1, 0), NOW, 10).is_nothing
+        assert prune_step(engine, Limits(1, 0), NOW, 10).plans == 2
+    finally:
+        engine.dispose()
+
+
+@pytest.mark.postgresql
+def test_a_row_that_somebody_holds_is_waited_for_half_a_second_and_left(postgresql_url):
+    engine = open_database(postgresql_url)
+    try:
+        add_run(engine, "r", [9, 8])
+        with engine.connect() as other, other.begin():
+            other.exec_driver_sql("SELECT * FROM plans FOR UPDATE")
+            with pytest.raises(StoreBusy):
+                prune_step(engine, Limits(1, 0), NOW, 10)
+        assert len(keys(engine, plan_lanes)) == 2
         assert prune_step(engine, Limits(1, 0), NOW, 10).plans == 2
     finally:
         engine.dispose()
