@@ -7,7 +7,7 @@ lanes and runners-up, the completion of the plan before and the publication of t
 sink carry it over, in this thread, in batches as the pump makes them. Each round begins with an empty SQLite file; with
 `--database`, an empty PostgreSQL database, it adds a run to that (the server's processes are not counted).
 
-Parts: read (poll and checksum), decode (msgpack to records), map (records to rows, with the roll-up's sums and the
+Parts: read (poll and checksum), decode (bytes to records), map (records to rows, with the roll-up's sums and the
 checks), write (the statements), roll-up (plan_minutes), commit, and the rest (transaction, offset, savepoint). `read`
 and `decode` are measured by reading alone, the others by clocks inside one delivery.
 """
@@ -20,31 +20,30 @@ import json
 import os
 import pathlib
 import statistics
+import struct
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import sqlalchemy as sa
 from rich.console import Console
 from rich.table import Table
 
+from service.journal.packed import LAYOUT, decode_records
 from service.journal.reader import Batch, JournalReader
 from service.journal.records import (
-    AlternativeRecord,
     LaneOutcome,
-    LaneRecord,
     OutputPublished,
-    PartsRecord,
-    PlanCommitted,
+    PackedPlan,
     PlanCompleted,
     Record,
     RequestAdmitted,
     RequestArrived,
     RunStarted,
     ShapeRecord,
-    decoder,
     encoder,
 )
 from service.journal.writer import JournalWriter
@@ -57,6 +56,10 @@ from service.recorder.statements import SqliteWriter
 from service.store.database import open_database, upgrade
 
 MS = 1_000_000
+_LANE = struct.Struct("<7qd")
+_DETAIL = struct.Struct("<q6d")
+_CANDIDATE = struct.Struct("<15q7d6q")
+"""The rows of layout 1, see service.journal.packed."""
 KINDS = ("decode", "speculative", "prefill", "mixed")
 PARTS = ("read", "decode", "map", "write", "roll-up", "commit", "rest")
 
@@ -80,29 +83,36 @@ def shape(kind: int, lanes: int) -> ShapeRecord:
     return ShapeRecord(KINDS[kind], lanes, depth, depth + 1, lanes * (depth + 1), prefill, depth > 0, "none")
 
 
-def committed(fence: int, names: list[str]) -> PlanCommitted:
-    """A plan of all requests, with the best of three other kinds and a second of its own."""
-    lanes, kind, step = len(names), fence % 7 == 0, fence % 100 / 7
-    parts = PartsRecord(60.0 + step, 4.0, 1.5, 0.125 * step, 0.25, 21.5 + step)
-    others = [
-        AlternativeRecord(
-            rank, shape((kind + rank) % 4, lanes if rank % 2 else lanes // 2), "rate", 1.25 - rank / 8, parts, 0.1,
-            None, None, lanes, names if rank % 2 else names[: lanes // 2], (9 + rank) * MS, "fresh",
-            "none" if rank < 3 else "unmeasured",
+def graphs(lanes: int) -> msgspec.Raw:
+    """The catalog's part that a plan names, encoded: each kind for all lanes, then for half of them."""
+    sizes = [(kind, size) for size in (lanes, max(1, lanes // 2)) for kind in range(len(KINDS))]
+    entries = [(place, f"{KINDS[kind]}:B{size}", shape(kind, size)) for place, (kind, size) in enumerate(sizes)]
+    return msgspec.Raw(encoder.encode(entries))
+
+
+def committed(fence: int, names: list[str], shapes: msgspec.Raw) -> PackedPlan:
+    """A plan of all requests, with the best of three other kinds and a second of its own, as the engine writes it."""
+    lanes, kind, step = len(names), int(fence % 7 == 0), fence % 100 / 7
+    at_ns, rows = fence * 20 * MS, 1 + 3 * kind
+    submitted = [
+        (kind, -1, lanes),
+        *(((kind + n) % 4 + 4 * (n % 2 == 0), -1, lanes // (2 - n % 2)) for n in range(1, 5)),
+    ]
+    candidates = [
+        _CANDIDATE.pack(
+            graph, following, 1, int(number > 2) * 2, 0, count, 0, 0, 0, 0, -1, 0, -1, 0, 20 * MS, 21.5 + step,
+            3.5 + step - number / 8, 60.0 + step, 4.0, 1.5, 0.125 * step, 0.25, count, count, fence, 20 * MS,
+            at_ns - 7 * MS, 1,
         )
-        for rank in range(1, 5)
+        for number, (graph, following, count) in enumerate(submitted)
     ]  # fmt: skip
-    rows = [
-        LaneRecord(
-            name, slot, 1, "decode", 0, 1 + 3 * kind, 1 + 3 * kind, "learned" if kind else None, 2.5 + step, 0.5,
-            12.0 + slot + step, 60.0 + step, 1.0 + step / 20, 0.0, 64.0 + slot, 3 * kind,
-        )
-        for slot, name in enumerate(names)
-    ]  # fmt: skip
-    return PlanCommitted(
-        fence, fence * 20 * MS, shape(kind, lanes), "ordinary", "rate", 3.5 + step, 0.5, parts, 20 * MS, 7 * MS + fence,
-        "fresh", lanes, lanes, 0.25, 6, 0.0, step, 1.5, step, 0.5, 0.0, 0.0, 1.5, 3, fence % 2, 1, 55.5, None, None,
-        rows, others,
+    slots = [slot for _, _, count in submitted for slot in range(count)]
+    return PackedPlan(
+        LAYOUT, fence, at_ns, at_ns - MS, 55_500, 0, fence % 2, 3, 1, 0.5, 0.25, 6, lanes, int(step * MS),
+        (step, 1.5, 0.0, 0.5, 0.25, 0.0, 1.5), shapes, names, struct.pack(f"<{len(slots)}q", *slots),
+        b"".join(_LANE.pack(slot, 1, 7, rows, rows, 0, kind - 1, 1.0 + step / 20) for slot in range(lanes)),
+        b"".join(_DETAIL.pack(1, 2.5 + step, 0.5, 12.0 + slot + step, 60.0, 64.0 + slot, 0.0) for slot in range(lanes)),
+        b"".join(candidates),
     )  # fmt: skip
 
 
@@ -118,12 +128,13 @@ def completed(fence: int, lanes: int) -> PlanCompleted:
 def frames(names: list[str], plans: int) -> Iterator[list[Record]]:
     """One frame for each iteration."""
     lanes = len(names)
+    shapes = graphs(lanes)
     for fence in range(1, plans + 3):
         frame: list[Record] = []
         if 1 <= fence - 1 <= plans:
             frame.append(completed(fence - 1, lanes))
         if fence <= plans:
-            frame.append(committed(fence, names))
+            frame.append(committed(fence, names, shapes))
         if 1 <= fence - 2 <= plans:
             frame.append(OutputPublished(fence - 2, (fence * 20 + 1) * MS, list(range(lanes))))
         yield frame
@@ -178,7 +189,7 @@ def deliver(reader: JournalReader, sink: SqlSink, batch: int) -> bool:
     return bool(items)
 
 
-def read_alone(directory: pathlib.Path) -> dict[str, float]:
+def read_alone(directory: pathlib.Path, names: list[str], plans: int) -> dict[str, float]:
     """CPU of reading the journal and of decoding it, in ns."""
     reader = JournalReader(directory)
     began = time.thread_time_ns()
@@ -187,10 +198,10 @@ def read_alone(directory: pathlib.Path) -> dict[str, float]:
         items.append(item)
     whole = time.thread_time_ns() - began
     reader.close()
-    payloads = [encoder.encode(item.records) for item in items]
+    payloads = [encoder.encode(frame) for frame in frames(names, plans)]
     began = time.thread_time_ns()
     for payload in payloads:
-        decoder.decode(payload)
+        decode_records(payload)
     decode = time.thread_time_ns() - began
     return {"read": whole - decode, "decode": decode}
 
@@ -248,7 +259,7 @@ def measure(options: argparse.Namespace, round_: int) -> dict[str, float]:
             if clocks is None:
                 found.update(spent)
             else:
-                found.update({**read_alone(directory), **clocks.spent})
+                found.update({**read_alone(directory, names, options.plans), **clocks.spent})
     return {name: ns / options.plans / 1e3 for name, ns in found.items()}
 
 

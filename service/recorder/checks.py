@@ -95,8 +95,10 @@ def _name(name: str, values: Sequence[str]) -> None:
         raise UnusableRecord(f"{name}: a name is longer than {NAME_BYTES} bytes")
 
 
-def _json(name: str, values: Sequence[str | bytes]) -> None:
-    for value in values:
-        document = value if isinstance(value, str) else value.decode(errors="replace")
-        if "\\u0000" in document and _JSON_NUL.search(document):
-            raise UnusableRecord(f"{name}: a text in it holds a NUL")
+def _json(name: str, values: Sequence[Any]) -> None:
+    if values and isinstance(values[0], str):
+        documents = "\n".join(values)
+    else:
+        documents = b"\n".join(values).decode(errors="replace")
+    if "\\u0000" in documents and _JSON_NUL.search(documents):
+        raise UnusableRecord(f"{name}: a text in it holds a NUL")

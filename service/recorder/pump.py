@@ -23,8 +23,12 @@ log = logging.getLogger(__name__)
 
 Item = Batch | Gap
 
-BATCH_RECORDS = 500
+BATCH_RECORDS = 1500
+MOST_RECORDS = 6000
+"""Of one transaction: ordinarily, and at the most while the sink is behind. One frame more may be added."""
 BATCH_S = 0.1
+LINGER_S = 0.2
+"""How long reading goes on for one transaction, and how long records wait at the journal's end for company."""
 IDLE_S = 0.05
 FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 5.0
@@ -83,13 +87,18 @@ class Pump:
         stop: threading.Event,
         gauges: SinkGauges,
         passed: Callable[[str, int], None],
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._directory = directory
         self._sink = sink
         self._stop = stop
         self._gauges = gauges
         self._passed = passed
+        self._now = now
         self._pending: list[Item] = []
+        self._records = 0
+        self._most = BATCH_RECORDS
+        self._gathered_since = 0.0
         self._ahead: Item | None = None
         self._retry_s = 0.0
         self._reader: JournalReader | None = None
@@ -124,7 +133,10 @@ class Pump:
         retrying = bool(self._retry_s and self._pending)
         tail = not retrying and self._fill(reader)
         if self._pending:
-            self._deliver()
+            if tail and not stopping and self._may_gather():
+                self._stop.wait(IDLE_S)
+            else:
+                self._deliver()
             return False
         if not tail:
             return False
@@ -139,25 +151,35 @@ class Pump:
 
     def _fill(self, reader: JournalReader) -> bool:
         """Read until the batch is full or the tail is reached (True)."""
-        count = sum(len(item.records) for item in self._pending if isinstance(item, Batch))
-        deadline = time.monotonic() + BATCH_S
-        while count < BATCH_RECORDS and time.monotonic() < deadline:
+        deadline = self._now() + BATCH_S
+        while self._records < self._most and self._now() < deadline:
             item = self._ahead if self._ahead is not None else reader.poll()
             self._ahead = None
             if item is None:
+                self._most = BATCH_RECORDS
                 return True
             if self._pending and _run_changes(self._pending, item):
                 self._ahead = item
                 return False
-            self._pending.append(item)
-            count += len(item.records) if isinstance(item, Batch) else 0
+            self._take(item)
+        self._most = min(MOST_RECORDS, 2 * self._most)  # behind: a larger transaction costs less for each record
         return False
+
+    def _take(self, item: Item) -> None:
+        if not self._pending:
+            self._gathered_since = self._now()
+        self._pending.append(item)
+        self._records += len(item.records) if isinstance(item, Batch) else 0
+
+    def _may_gather(self) -> bool:
+        """Whether the pending records may wait for more, which cost less together."""
+        return self._records < BATCH_RECORDS and self._now() < self._gathered_since + LINGER_S
 
     def _fill_one(self, reader: JournalReader) -> bool:
         """Look once more, now that the writer is known to be gone."""
         item = reader.poll()
         if item is not None:
-            self._pending.append(item)
+            self._take(item)
         return item is not None
 
     def _deliver(self) -> None:
@@ -165,7 +187,7 @@ class Pump:
         done = self._sink.deliver(self._pending)
         self._gauges.delivered(*done)
         position = self._pending[-1].position
-        self._pending = []
+        self._pending, self._records = [], 0
         self._passed(self._sink.name, self._sink.needed_segment(position))
 
     def _back_off(self, error: Exception) -> None:

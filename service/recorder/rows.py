@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import Any
 
+from msgspec.structs import astuple
+
 from service.journal.records import (
     AlternativeRecord,
     LaneOutcome,
-    PartsRecord,
     PlanCommitted,
     PlanCompleted,
     PolicyApplied,
@@ -33,6 +34,8 @@ Row = tuple[Any, ...]
 _SHAPE_AT = tables.plans.columns.keys().index("kind")
 SHAPE_AND_REASON = slice(_SHAPE_AT, _SHAPE_AT + len(tables.SHAPE_COLUMNS) + 1)
 """Where a row of plans holds its shape and reason."""
+_NO_LANE = astuple(LaneOutcome(0, 0, 0, 0))
+"""Adds nothing, and lets a plan without lanes be summed like others."""
 _MOST_TOKENS = 2**53
 _MINUTE_NS = 60_000_000_000
 
@@ -176,11 +179,10 @@ class RowBuilder:
 
         Raises UnusableRecord for output tokens that are no count, since sums are made of them.
         """
-        lanes = record.lanes
-        committed = [lane.committed_tokens for lane in lanes]
+        _, prompt, committed, accepted, offered, drafts = zip(_NO_LANE, *map(astuple, record.lanes), strict=True)
         output = sum(committed)
-        if output > _MOST_TOKENS or (committed and min(committed) < 0):
-            raise UnusableRecord(f"plans.output_tokens: {committed} are no counts of tokens")
+        if output > _MOST_TOKENS or min(committed) < 0:
+            raise UnusableRecord(f"plans.output_tokens: {committed[1:]} are no counts of tokens")
         return (
             record.started_ns,
             self.at(record.completed_ns),
@@ -189,11 +191,11 @@ class RowBuilder:
             record.device_ns / 1e6,
             record.wall_ns / 1e6,
             record.exposed_delivery_ns / 1e6,
-            sum([lane.consumed_prompt_tokens for lane in lanes]),
+            sum(prompt),
             output,
-            sum([lane.offered_tokens for lane in lanes]),
-            sum([lane.draft_tokens for lane in lanes]),
-            sum([lane.accepted_tokens for lane in lanes]),
+            sum(offered),
+            sum(drafts),
+            sum(accepted),
         )
 
     def lane_rows(
@@ -248,18 +250,13 @@ class RowBuilder:
         )
 
     def _score(self, scored: PlanCommitted | AlternativeRecord) -> Row:
-        parts: PartsRecord = scored.parts
-        null, horizon_ms = self._null, parts.horizon_ms
-        kind, shape = scored.following_kind, scored.following_shape
+        *parts, horizon_ms = astuple(scored.parts)
+        null, kind, shape = self._null, scored.following_kind, scored.following_shape
         return (
             scored.score_kind,
             scored.score,
             scored.log_scale,
-            parts.token_value,
-            parts.delivery_value,
-            parts.age_relief,
-            parts.terminal_relief,
-            parts.wait_cost,
+            *parts,
             null if horizon_ms is None or not isfinite(horizon_ms) else horizon_ms,
             null if kind is None else kind,
             null if shape is None else shape,

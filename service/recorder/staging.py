@@ -118,11 +118,13 @@ class Staging:
             plans.append(row)
             lanes.extend(build.lane_rows(plan, outcomes, published))
             others.extend([build.alternative_row(fence, other) for other in plan.alternatives])
+            if done is None and not publications:
+                continue
+            request_ids = [lane.request_id for lane in plan.lanes]
             if done is not None and end is not None:
                 self._minutes.add(row[SHAPE_AND_REASON], plan.selected_cost_ns / 1e6, done.completed_ns, end)
-                self._add_tokens([lane.request_id for lane in plan.lanes], outcomes)
-            if publications:
-                self._add_first_outputs([lane.request_id for lane in plan.lanes], published)
+                self._add_tokens(request_ids, outcomes)
+            self._add_first_outputs(request_ids, published)
 
     def _late_ends(self, connection: sa.Connection) -> None:
         """Ends and publications of plans that an earlier transaction inserted."""
@@ -221,6 +223,8 @@ def _lane_outcomes(done: PlanCompleted | None, lanes: int) -> Sequence[LaneOutco
 def _published_lanes(publications: Sequence[OutputPublished], lanes: int) -> list[int | None]:
     """When each lane of a plan was published last, ns, or None."""
     published: list[int | None] = [None] * lanes
+    if len(publications) == 1 and publications[0].lanes == list(range(lanes)):  # as it nearly always is
+        return [publications[0].published_ns] * lanes
     for publication in publications:
         for number in publication.lanes:
             if 0 <= number < lanes:
