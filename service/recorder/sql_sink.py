@@ -60,16 +60,13 @@ class SqlSink:
         self._step = step
         self._switched_off = switched_off
         self._clock: RunClock | None = None
+        self._unsure = False
         self.run_id: str | None = None
         self.run_open = False
 
     def resume(self) -> Position | None:
         """Where the last committed transaction ended; loads the run that it was in."""
-        with read_transaction(self._engine) as connection:
-            position, run_id = load_offset(connection, self._journal_id, SQL_SINK)
-            self.run_id = run_id
-            self._clock = None if run_id is None else runs.stored_clock(connection, run_id)
-            self.run_open = run_id is not None and _is_open(connection, run_id)
+        position = self._load()
         if self._switched_off:
             with write_transaction(self._engine) as connection:
                 drop_offsets(connection, self._journal_id, *self._switched_off)
@@ -78,8 +75,29 @@ class SqlSink:
     def deliver(self, items: Sequence[Item]) -> Delivery:
         """Store items of one run (gaps before its first batch may belong to an earlier one).
 
-        Nothing is changed when it raises.
+        When it raises, call it again with the same items: all of them are stored by then, or none.
         """
+        # The answer to a commit may have been lost with the connection: what is stored must not be stored again.
+        if self._unsure and self._load() == items[-1].position:
+            records = sum(len(item.records) for item in items if isinstance(item, Batch))
+            done = Delivery(records, sum(item.lost_records for item in items if isinstance(item, Gap)))
+        else:
+            self._unsure = True
+            done = self._store(items)
+        self._unsure = False
+        return done
+
+    def _load(self) -> Position | None:
+        """The position that the store has, and the run that it is in."""
+        with read_transaction(self._engine) as connection:
+            position, run_id = load_offset(connection, self._journal_id, SQL_SINK)
+            self.run_id = run_id
+            self._clock = None if run_id is None else runs.stored_clock(connection, run_id)
+            self.run_open = run_id is not None and _is_open(connection, run_id)
+        return position
+
+    def _store(self, items: Sequence[Item]) -> Delivery:
+        """The items and the offset behind them in one transaction."""
         batches = [item for item in items if isinstance(item, Batch)]
         records = [record for batch in batches for record in batch.records]
         refused: list[Refusal] = []

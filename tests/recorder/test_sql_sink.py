@@ -13,19 +13,23 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from service.journal.reader import JournalReader
 from service.journal.records import OutputPublished, RequestArrived, SchedulerCalls, encoder
 from service.recorder.clock import RunClock
 from service.recorder.copying import PostgresqlWriter
 from service.recorder.decision_log import LogChunks
 from service.recorder.rows import RowBuilder
+from service.recorder.sql_sink import SqlSink
 from service.recorder.statements import INSERTS, SqliteWriter
 from service.recorder.values import postgresql_values, sqlite_values
-from service.store.database import open_database
+from service.store.database import open_database, write_transaction
 from service.store.tables import (
     engine_runs,
     journal_offsets,
+    metadata,
     plan_alternatives,
     plan_lanes,
+    plan_minutes,
     plans,
     policy_applications,
     requests,
@@ -212,6 +216,50 @@ def test_a_recorder_killed_anywhere_neither_loses_nor_repeats_a_row(make, sqlite
         assert stores[1] == stores[0]
         assert len(stores[0]["plans"]) == 5
         assert len(stores[0]["trace_gaps"]) == bad
+
+
+@pytest.mark.parametrize("answer", ["commit", "committed"])
+def test_a_commit_whose_answer_was_lost_is_not_made_again(any_store, tmp_path, make, answer):
+    def lose_the_answer(step):
+        if step == answer and lost.pop(step, None):
+            raise ConnectionError
+
+    def stored():
+        tables = (
+            engine_runs,
+            requests,
+            plans,
+            plan_lanes,
+            plan_alternatives,
+            plan_minutes,
+            trace_gaps,
+            journal_offsets,
+        )
+        return [[{**row, "updated_at": None} for row in make.rows(any_store, table)] for table in tables]
+
+    make.write_frames(tmp_path, make.story())
+    items, lost = make.batches(tmp_path), {}
+    sink = SqlSink(any_store, JournalReader(tmp_path).journal_id, step=lose_the_answer)
+    middle = len(items) // 2
+    sink.deliver(items[:middle])
+    for part in (items[middle : middle + 3], items[middle + 3 :]):
+        lost[answer] = True
+        with pytest.raises(ConnectionError):
+            sink.deliver(part)
+        assert sink.deliver(part) == (sum(len(item.records) for item in part), 0, 0)
+    assert not sink.run_open
+    found = stored()
+    assert found[-2] == []
+    empty(any_store)
+    assert make.drain(any_store, tmp_path, len(items)) == 0
+    assert found == stored()
+
+
+def empty(engine):
+    with write_transaction(engine) as connection:
+        for table in metadata.tables.values():
+            if table.name != "alembic_version":
+                connection.execute(table.delete())
 
 
 BAD = {
