@@ -29,9 +29,9 @@ from service.recorder.gauges import SinkGauges, WalGauge
 from service.recorder.offsets import OTLP_OPEN, OTLP_SINK, SQL_SINK, ShippedSegments
 from service.recorder.otlp_sink import OtlpSink
 from service.recorder.pump import Pump, Sink
-from service.recorder.retention import Retention
+from service.recorder.retention import Retention, there_is_room
 from service.recorder.sql_sink import SqlSink
-from service.recorder.wal import BoundedWal
+from service.recorder.wal import BoundedWal, WalLimit
 from service.settings import Settings
 from service.store.database import database_url, open_database
 from service.store.errors import StoreError
@@ -64,7 +64,9 @@ class Recorder:
         sqlite = self._engine.url.database if self._engine.dialect.name == "sqlite" else None
         self._wal = WalGauge(self._metrics, None if sqlite is None else pathlib.Path(sqlite))
         off = () if settings.otlp_endpoint else (OTLP_SINK, OTLP_OPEN)
-        sinks: list[Sink] = [self._sql_sink(SqlSink(self._engine, journal_id, switched_off=off), settings)]
+        limit = None if sqlite is None else WalLimit(self._engine, settings.store_wal_limit)
+        stored = SqlSink(self._engine, journal_id, switched_off=off)
+        sinks: list[Sink] = [stored if limit is None else BoundedWal(stored, limit)]
         if settings.otlp_endpoint:
             sinks.append(OtlpSink(self._engine, journal_id, Collector(settings.otlp_endpoint)))
         live = functools.partial(live_run, directory)
@@ -74,7 +76,8 @@ class Recorder:
             for sink in sinks
         }
         limits = Limits(settings.retention_days, settings.retention_bytes)
-        self._retention = Retention(self._engine, limits, self._stop)
+        require_room = there_is_room if limit is None else limit.require_room
+        self._retention = Retention(self._engine, limits, self._stop, require_room=require_room)
 
     def stop(self) -> None:
         """Deliver what is journaled, then end. Only sets a flag."""
@@ -102,10 +105,6 @@ class Recorder:
     def _beat(self) -> None:
         self._metrics.heartbeat(time.monotonic_ns())
         self._wal.measure()
-
-    def _sql_sink(self, sink: Sink, settings: Settings) -> Sink:
-        bounded = self._engine.dialect.name == "sqlite"
-        return BoundedWal(sink, self._engine, settings.store_wal_limit) if bounded else sink
 
     def _thread(
         self, directory: pathlib.Path, sink: Sink, gauges: SinkGauges, passed: Callable[[str, int], None]

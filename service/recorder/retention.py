@@ -10,6 +10,7 @@ from collections.abc import Callable
 import sqlalchemy as sa
 from sqlalchemy import exc
 
+from service.recorder.pump import SinkUnavailable
 from service.store.errors import StoreBusy, StoreError
 from service.store.retention import Limits, Pruner
 
@@ -23,12 +24,25 @@ def _utc_now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
 
 
+def there_is_room() -> None:
+    """Of a store whose log has no limit."""
+
+
 class Retention:
-    """Looks once a minute whether something is to be deleted, and then deletes until nothing is, in small steps."""
+    """Looks once a minute whether something is to be deleted, and then deletes until nothing is, in small steps.
+
+    `require_room` raises SinkUnavailable while the store's log must not grow.
+    """
 
     def __init__(
-        self, engine: sa.Engine, limits: Limits, stop: threading.Event, clock: Callable[[], dt.datetime] = _utc_now
+        self,
+        engine: sa.Engine,
+        limits: Limits,
+        stop: threading.Event,
+        clock: Callable[[], dt.datetime] = _utc_now,
+        require_room: Callable[[], None] = there_is_room,
     ) -> None:
+        self._require_room = require_room
         self._pruner = Pruner(engine, limits)
         self._stop = stop
         self._clock = clock
@@ -42,8 +56,9 @@ class Retention:
     def turn(self) -> float:
         """One step. Returns the seconds to wait before the next."""
         try:
+            self._require_room()
             done = self._pruner.step(self._clock())
-        except StoreBusy:  # the sinks come first
+        except (StoreBusy, SinkUnavailable):  # the sinks come first, and say so
             return RETRY_S
         except (StoreError, exc.SQLAlchemyError, OSError) as error:
             if not self._failed:

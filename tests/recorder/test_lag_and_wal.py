@@ -14,7 +14,7 @@ from service.journal.records import PolicyApplied
 from service.journal.writer import JournalWriter
 from service.recorder.gauges import SinkGauges
 from service.recorder.pump import Delivery, SinkUnavailable
-from service.recorder.wal import BoundedWal
+from service.recorder.wal import BoundedWal, WalLimit
 from service.telemetry.metric_table import METRIC_BY_NAME
 from service.telemetry.shared import MetricsReader, MetricsWriter, series_values
 
@@ -74,7 +74,7 @@ def test_a_log_that_a_reader_keeps_large_stops_deliveries_until_it_ends(store, t
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as writer:
         writer.execute("CREATE TABLE filling (value BLOB)")
         sink = Noting()
-        bounded = BoundedWal(sink, store, 1 << 20)
+        bounded = BoundedWal(sink, WalLimit(store, 1 << 20))
         bounded.deliver(["first"])
         reader = sqlite3.connect(path, isolation_level=None)
         reader.execute("BEGIN")
@@ -96,5 +96,5 @@ def test_a_log_within_the_limit_is_left_alone(store, tmp_path):
     with contextlib.closing(sqlite3.connect(store.url.database, isolation_level=None)) as writer:
         writer.execute("CREATE TABLE filling (value BLOB)")
         size = (tmp_path / "store" / "helios.db-wal").stat().st_size
-        BoundedWal(Noting(), store, 1 << 20).deliver([])
+        BoundedWal(Noting(), WalLimit(store, 1 << 20)).deliver([])
         assert (tmp_path / "store" / "helios.db-wal").stat().st_size == size > 0

@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from service.recorder import retention as thread
+from service.recorder.pump import SinkUnavailable
 from service.recorder.retention import Retention
 from service.store import retention
 from service.store.engines import read_transaction
@@ -83,6 +84,22 @@ def test_a_busy_or_missing_database_is_tried_again_and_said_once(store, monkeypa
     monkeypatch.setattr(retention, "prune_step", answer)
     assert [one.turn() for _ in range(5)] == [thread.RETRY_S] * 3 + [thread.IDLE_S, thread.RETRY_S]
     assert [record.args[0].args[0] for record in caplog.records] == ["gone", "again"]
+
+
+def test_nothing_is_deleted_while_the_stores_log_must_not_grow(any_store, tmp_path, make):
+    make.write_frames(tmp_path, make.story())
+    make.drain(any_store, tmp_path)
+    before = counts(any_store)
+    answers = iter([SinkUnavailable("a reader keeps it"), None, None])
+
+    def require_room():
+        if (found := next(answers)) is not None:
+            raise found
+
+    one = Retention(any_store, Limits(1, 0), threading.Event(), lambda: LATER, require_room)
+    assert (one.turn(), counts(any_store)) == (thread.RETRY_S, before)
+    assert one.turn() != thread.RETRY_S
+    assert counts(any_store)[0] < before[0]
 
 
 def test_it_ends_when_the_recorder_stops(store):
