@@ -55,7 +55,7 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sample:
-    """One way in one round. Times in ms; `engine_us`: CPU of the engine per plan; `posts`: see SpanSink."""
+    """One way in one round. Times in ms; `engine_us`: CPU of the engine per plan."""
 
     tokens_per_s: float
     plans_per_s: float
