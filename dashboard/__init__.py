@@ -1,5 +1,5 @@
-"""The control room: what the scheduler decided, why, and the policy form. Reads the store, speaks to control."""
+"""The control room: what the scheduler decided, why, and the policy form. Reads the store, speaks to control.
 
-from dashboard.app import create_dashboard
-
-__all__ = ["create_dashboard"]
+`dashboard.app` has it. Nothing is imported here: the command line takes its words from `formatting` and `sentences`,
+and would otherwise load Dash with every call.
+"""

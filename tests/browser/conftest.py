@@ -14,7 +14,7 @@ import uvicorn
 from factories import FilledStore, fill_store
 from litestar import Litestar
 
-from dashboard import create_dashboard
+from dashboard.app import create_dashboard
 from dashboard.asgi import mount
 from service.control.policy import PolicyControl
 

@@ -14,7 +14,7 @@ from litestar import Litestar, get
 from litestar.exceptions import WebSocketDisconnect
 from litestar.testing import TestClient
 
-from dashboard import create_dashboard
+from dashboard.app import create_dashboard
 from dashboard.asgi import MAX_BODY_BYTES, mount
 from service.control.policy import PolicyControl
 from service.store.database import open_database, upgrade

@@ -15,7 +15,7 @@ from factories import fill_store
 from litestar import Litestar
 from litestar.testing import TestClient
 
-from dashboard import create_dashboard
+from dashboard.app import create_dashboard
 from dashboard.asgi import mount
 from service.control.policy import PolicyControl
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from litestar import Litestar
 from litestar.testing import TestClient
 
-from dashboard import create_dashboard
+from dashboard.app import create_dashboard
 from dashboard.asgi import mount
 from service.control.policy import PolicyControl
 
