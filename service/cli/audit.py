@@ -30,7 +30,7 @@ class PlanRange(click.ParamType[FenceRange]):
             self.fail(str(error), param, ctx)
 
 
-@click.command("audit", cls=Command, epilog="Example: helios audit 20261129-184605-1f2e/1000..2000")
+@click.command("audit", cls=Command, epilog="Example: helios audit 20261129T184605-506b02d6/1000..2000")
 @click.argument("plans", type=PlanRange(), metavar="[RUN/A..B]", required=False)
 @source_options
 @click.option("--since", help="Plans committed from this time on, as in 2026-11-29T18:00:00Z; all runs.")

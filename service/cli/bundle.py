@@ -15,7 +15,9 @@ from service.why.recorded import FenceName
 from service.why.wording import explained, replay_lines
 
 
-@click.command("bundle", cls=Command, epilog="Example: helios bundle --around 20261129-184605-1f2e/1042 --out bug.zip")
+@click.command(
+    "bundle", cls=Command, epilog="Example: helios bundle --around 20261129T184605-506b02d6/1042 --out bug.zip"
+)
 @click.option("--around", "plan", type=PlanName(), metavar="RUN/FENCE", required=True, help="The plan it is about.")
 @click.option("--out", type=click.Path(path_type=pathlib.Path), required=True, help="The zip to write; a new file.")
 @click.option("--fences", type=click.IntRange(0, 10_000), default=20, show_default=True, help="Plans on either side.")

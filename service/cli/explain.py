@@ -36,7 +36,7 @@ def explained_plan(engine: sa.Engine, plan: FenceName) -> Explanation:
         return explain(engine, plan, VERSION, told)
 
 
-@click.command("explain", cls=Command, epilog="Example: helios explain 20261129-184605-1f2e/1042")
+@click.command("explain", cls=Command, epilog="Example: helios explain 20261129T184605-506b02d6/1042")
 @click.argument("plan", type=PlanName(), metavar="RUN/FENCE")
 @source_options
 @json_option
