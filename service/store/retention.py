@@ -114,6 +114,8 @@ def _may_prune(connection: sa.Connection) -> bool:
 
 
 def _prune(connection: sa.Connection, limits: Limits, now: dt.datetime, batch: int) -> Pruned:
+    if not limits.days and not limits.store_bytes:
+        return Pruned()
     used = used_bytes(connection) if limits.store_bytes else None
     oldest_kept = now - dt.timedelta(days=limits.days) if limits.days else None
     is_over = used is not None and used > limits.store_bytes
@@ -121,12 +123,10 @@ def _prune(connection: sa.Connection, limits: Limits, now: dt.datetime, batch: i
     for run_id, first, last in consecutive((run_id, fence) for run_id, fence, _ in found):
         _delete_plans(connection, run_id, first, last)
     until = max([at for _, _, at in found] + ([oldest_kept] if oldest_kept is not None else []), default=None)
-    if until is None:
-        return Pruned(used_bytes=used)
     runs = sorted({run_id for run_id, _, _ in found}) or _runs_with_old_log(connection)
     return Pruned(
         plans=len(found),
-        requests=_delete_requests(connection, until, batch),
+        requests=_delete_requests(connection, until, batch) if until is not None else 0,
         log_rows=sum(_delete_log(connection, run_id) for run_id in runs),
         minutes=_delete_minutes(connection, now, limits.days),
         used_bytes=used,
