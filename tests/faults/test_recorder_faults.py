@@ -15,14 +15,17 @@ from tests.faults.bed import LONG_S, assert_whole, bed, lock
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
+def stored_plans(server) -> int:
+    """How many the store has; 0 while it does not answer."""
+    return sum(row["n"] for row in server.sql("SELECT COUNT(*) AS n FROM plans"))
+
+
 def test_a_recorder_that_is_killed_again_and_again_loses_and_repeats_nothing(tmp_path):
     with bed(tmp_path / "data") as server:
         recorder = server.child("service.recorder")
         for _ in range(3):
-            stored = server.sql("SELECT COUNT(*) AS n FROM plans")[0]["n"]
-            wait_until(
-                lambda n=stored: server.sql("SELECT COUNT(*) AS n FROM plans")[0]["n"] > n, "it to store", LONG_S
-            )
+            before = stored_plans(server)
+            wait_until(lambda n=before: stored_plans(server) > n, "it to store", LONG_S)
             os.kill(recorder, signal.SIGKILL)
             server.serves_on()
             recorder = server.replaced("service.recorder", recorder)
@@ -33,7 +36,7 @@ def test_a_foreign_write_lock_for_eight_seconds_delays_the_trace_and_nothing_els
     with bed(tmp_path / "data") as server:
         with contextlib.closing(lock(server.data_dir / "helios.db")):
             wait_until(lambda: (server.lag_s() or 0) >= 8, "the recorder to be locked out for 8 s", LONG_S)
-            assert server.warned("behind: its records wait in the journal")
+            wait_until(lambda: server.warned("behind: its records wait in the journal"), "the lag at /health/ready")
             server.serves_on()
         assert "sink sql cannot be used now" in server.log()
         assert_whole(server.settings.database, server.settle())
@@ -61,7 +64,7 @@ def test_a_reader_that_stays_open_bounds_the_log_and_the_trace_waits_for_it(tmp_
             reached = wal.stat().st_size
             wait_until(lambda: server.warned("behind: its records wait"), "the lag at /health/ready", LONG_S)
             server.serves_on()
-            assert limit < reached == wal.stat().st_size < 2 * limit
+            assert limit < reached == wal.stat().st_size < 4 * limit  # and what a slow machine stores in one go
             assert server.metric("flare_store_wal_bytes") == reached
         assert_whole(server.settings.database, server.settle())
         wait_until(lambda: server.metric("flare_store_wal_bytes") <= limit, "the log to be small again", LONG_S)
