@@ -15,6 +15,7 @@ from service.store.errors import StatementError
 from service.store.statements import run_statement
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "sql-cookbook.md"
+YESTERDAY = "What did exploration cost yesterday?"
 DIALECTS = ("sqlite", "postgresql")
 
 
@@ -89,7 +90,7 @@ def about_decisions(day):
             ("timing_refresh", 1, 6, 6.7),
         ],
         "Which plans won by under 1 %?": [("r2", 3, "decode", 4, 0.005, 7), ("r2", 6, "speculative", 2, 0.008, 9)],
-        "What did exploration cost yesterday?": [
+        YESTERDAY: [
             ("acceptance_learning", 1, 10),
             ("discovery", 1, 20),
             ("timing_refresh", 1, 6),
@@ -164,10 +165,14 @@ def ask(url, statement, day="2026-03-01"):
         return [tuple(float(v) if isinstance(v, decimal.Decimal) else v for v in row) for row in answer.rows]
 
 
+def yesterday():
+    return dt.datetime.now(dt.UTC).date() - dt.timedelta(days=1)
+
+
 @pytest.fixture
 def day():
-    """Yesterday, since one question asks of it."""
-    return dt.datetime.now(dt.UTC).date() - dt.timedelta(days=1)
+    """Yesterday, since one question asks of it; when midnight passes meanwhile that question is not looked at."""
+    return yesterday()
 
 
 @pytest.fixture
@@ -188,7 +193,8 @@ def test_every_question_is_answered_as_by_hand(filled_url, day):
     dialect = "sqlite" if filled_url.startswith("sqlite") else "postgresql"
     expected = answers(day)
     got = {question: ask(filled_url, blocks[dialect], day) for question, blocks in parse(PAGE.read_text()).items()}
-    assert {q: rows for q, rows in got.items() if rows != expected[q]} == {}
+    passed_over = set() if yesterday() == day else {YESTERDAY}
+    assert {q: rows for q, rows in got.items() if rows != expected[q] and q not in passed_over} == {}
 
 
 @pytest.mark.parametrize("days", [-1, 1])
@@ -197,7 +203,8 @@ def test_yesterday_is_one_day(store_url, day, days):
     fill_cookbook_store(engine, day + dt.timedelta(days=days))
     engine.dispose()
     dialect = "sqlite" if store_url.startswith("sqlite") else "postgresql"
-    assert ask(store_url, parse(PAGE.read_text())["What did exploration cost yesterday?"][dialect]) == []
+    found = ask(store_url, parse(PAGE.read_text())[YESTERDAY][dialect])
+    assert found == [] or yesterday() != day
 
 
 def test_a_broken_question_is_noticed(filled_url):
