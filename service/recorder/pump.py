@@ -43,7 +43,7 @@ class SinkUnavailable(Exception):
 
 
 UNAVAILABLE = (StoreError, exc.SQLAlchemyError, SinkUnavailable, OSError)
-"""What a sink raises when trying again later can help; it has then changed nothing."""
+"""What a sink raises when the same call can help later; a delivery is then made again with the same items."""
 
 
 class Delivery(NamedTuple):
