@@ -29,7 +29,7 @@ OUTCOME_WORDS = {
     "completed": "",
     "failed": "It failed on the device.",
     "abandoned": "It was abandoned: the server stopped while it ran.",
-    "lost": "It was lost: the engine died while it ran.",
+    "lost": "Its end is not known: the engine died while it ran, or the record of its end is missing.",
 }
 
 

@@ -6,14 +6,15 @@ point writes the same rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from service.journal.reader import Batch
-from service.journal.records import RunStarted
+from service.journal.records import PlanCompleted, Record, RunStarted
 from service.recorder.clock import RunClock
-from service.store.tables import engine_runs, plan_lanes, plans, requests
+from service.store.tables import engine_runs, plan_lanes, plans, requests, trace_gaps
 
 LOST = "lost"
 REQUEST_ERROR = "engine lost"
@@ -101,6 +102,22 @@ def close_run(
         .values(finish_reason="error", error=REQUEST_ERROR, finished_at=ended_at, output_tokens=produced)
     )
     connection.execute(engine_runs.update().where(run).values(ended_at=ended_at, end_reason=reason))
+
+
+def has_gaps(connection: sa.Connection, run_id: str) -> bool:
+    """Whether records of this run are known to be missing."""
+    query = sa.select(trace_gaps.c.id).where(trace_gaps.c.run_id == run_id).limit(1)
+    return connection.execute(query).first() is not None
+
+
+def lose_overtaken(connection: sa.Connection, run_id: str, records: Sequence[Record]) -> None:
+    """Plans that are in flight behind one of the completions in `records` are lost: frames complete in order, so the
+    record of their end is among those that are missing. Idempotent.
+    """
+    fence = max((record.fence for record in records if isinstance(record, PlanCompleted)), default=0)
+    if fence:
+        overtaken = (plans.c.run_id == run_id, plans.c.outcome == "in_flight", plans.c.fence < fence)
+        connection.execute(plans.update().where(*overtaken).values(outcome=LOST))
 
 
 def last_fence(connection: sa.Connection, run_id: str | None) -> int | None:

@@ -61,6 +61,7 @@ class SqlSink:
         self._switched_off = switched_off
         self._clock: RunClock | None = None
         self._unsure = False
+        self._has_gaps = False
         self.run_id: str | None = None
         self.run_open = False
 
@@ -94,6 +95,7 @@ class SqlSink:
             self.run_id = run_id
             self._clock = None if run_id is None else runs.stored_clock(connection, run_id)
             self.run_open = run_id is not None and _is_open(connection, run_id)
+            self._has_gaps = run_id is not None and runs.has_gaps(connection, run_id)
         return position
 
     def _store(self, items: Sequence[Item]) -> Delivery:
@@ -101,7 +103,7 @@ class SqlSink:
         batches = [item for item in items if isinstance(item, Batch)]
         records = [record for batch in batches for record in batch.records]
         refused: list[Refusal] = []
-        run_id, clock, run_open = self.run_id, self._clock, self.run_open
+        run_id, clock, run_open, has_gaps = self.run_id, self._clock, self.run_open, self._has_gaps
         missing = sum(item.lost_records for item in items if isinstance(item, Gap))
         self._step("begin")
         with write_transaction(self._engine) as connection:
@@ -113,15 +115,20 @@ class SqlSink:
                 if run_id is not None and clock is not None:
                     self._step("close the run before")
                     runs.close_run(connection, run_id, clock)
-                run_id, run_open = batches[0].run_id, True
+                run_id, run_open, has_gaps = batches[0].run_id, True, False
                 self._step("open the run")
                 clock = self._run_clock(connection, batches)
+            has_gaps = has_gaps or any(isinstance(item, Gap) and item.run_id == run_id for item in items)
             if batches:
                 assert run_id is not None
                 assert clock is not None
                 build = RowBuilder(run_id, clock, self._writer.values)
                 refused, ended = self._records.store(connection, build, records)
                 self._note_refused(connection, run_id, clock, refused)
+                has_gaps = has_gaps or bool(refused)
+                if has_gaps:
+                    bad = {id(refusal.record) for refusal in refused}
+                    runs.lose_overtaken(connection, run_id, [record for record in records if id(record) not in bad])
                 if ended is not None:
                     self._step("end of run")
                     runs.close_run(connection, run_id, clock, ended.ended_ns, text(ended.reason))
@@ -130,7 +137,7 @@ class SqlSink:
             store_offset(connection, self._journal_id, SQL_SINK, items[-1].position, run_id)
             self._step("commit")
         self._step("committed")
-        self.run_id, self._clock, self.run_open = run_id, clock, run_open
+        self.run_id, self._clock, self.run_open, self._has_gaps = run_id, clock, run_open, has_gaps
         return Delivery(len(records) - len(refused), missing + len(refused))
 
     def close_lost_run(self) -> None:
