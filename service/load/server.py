@@ -28,7 +28,8 @@ from service.telemetry.shared import MetricsReader, series_values
 
 DECODE_MS = 50.0
 """How long a decode graph takes in the catalog, before the time scale."""
-START_S = 120.0
+START_S = 300.0
+"""A machine that is busy with other things starts engines slowly."""
 STOP_S = 20.0
 _BATCHES = (1, 2, 4, 8, 16, 32, 64)
 _PREFILLS = (64, 512)

@@ -17,14 +17,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from service.load.errors import LoadStalled
 from service.load.faults import Fault, no_fault
-from service.load.server import Options, SimulatedServer, cpu_ns, simulated_server
+from service.load.server import START_S, Options, SimulatedServer, cpu_ns, simulated_server
 from service.load.statistics import Median, median_interval, percentile
 from service.load.submitter import Load, Submitter
 
 SETTLE_S = 10.0
 """How long the recorder's backlog is waited for after a window; what is down never catches up."""
 SETTLE_POLL_S = 0.1
+LOOK_S = 2.0
+"""How often a start looks whether its process still lives."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -100,8 +103,8 @@ def measure(ways: Sequence[Way], plan: Plan, folder: pathlib.Path, progress: Pro
     done = 0
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(_loaded(way, plan, folder / str(n))) for n, way in enumerate(ways)]
-        for _, submitter in servers:
-            submitter.wait_ready(seconds=120)
+        for server, submitter in servers:
+            wait_started(server, submitter)
         for _ in range(plan.rounds):
             shuffled.shuffle(order)
             for number in order:
@@ -109,6 +112,19 @@ def measure(ways: Sequence[Way], plan: Plan, folder: pathlib.Path, progress: Pro
                 done += 1
                 progress(done)
     return samples
+
+
+def wait_started(server: SimulatedServer, submitter: Submitter) -> None:
+    """Until the engine is ready. Raises LoadStalled, or EngineDidNotStart as soon as its process has ended."""
+    limit = time.monotonic() + START_S
+    while True:
+        try:
+            submitter.wait_ready(seconds=LOOK_S)
+            return
+        except LoadStalled:
+            server.check_alive()
+            if time.monotonic() > limit:
+                raise
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from service.journal.segments import segment_numbers
 from service.load.errors import EngineDidNotStart
 from service.load.server import Options, cpu_ns, simulated_server
 from service.load.submitter import Load, Submitter
+from service.load.trace_cost import wait_started
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 START_S = 240.0
@@ -70,5 +71,5 @@ def test_an_engine_that_cannot_start_is_said_with_its_last_line(tmp_path):
         server.engine.kill()
         server.engine.wait()
         (server.settings.run_dir / "engine.log").write_text("one\nthe engine cannot start: no room\n")
-        with pytest.raises(EngineDidNotStart, match="no room"):
-            server.check_alive()
+        with Submitter(server.endpoint, Load(4)) as submitter, pytest.raises(EngineDidNotStart, match="no room"):
+            wait_started(server, submitter)
