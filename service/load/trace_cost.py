@@ -50,11 +50,6 @@ class Plan:
     lanes: int = 8
     seed: int = 0
 
-    @property
-    def seconds_per_way(self) -> float:
-        """What one window takes at the least."""
-        return self.warm_s + self.window_s
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sample:
