@@ -25,7 +25,9 @@ def banner(base: str) -> list[str]:
         "changedPropIds": ["status-tick.n_intervals"],
     }
     headers = {"content-type": "application/json"}
-    answer = httpx.post(f"{base}/dashboard/_dash-update-component", content=json.dumps(body), headers=headers)
+    answer = httpx.post(
+        f"{base}/dashboard/_dash-update-component", content=json.dumps(body), headers=headers, timeout=60
+    )
     assert answer.status_code == 200, answer.text
     return [line["props"]["children"] for line in answer.json()["response"]["status-banner"]["children"]]
 
