@@ -8,11 +8,10 @@ from typing import Self
 
 
 class SpanSink:
-    """Answers every POST with 200 on a free port of 127.0.0.1 while open; a context manager. `posts`: how many came."""
+    """Answers every POST with 200 on a free port of 127.0.0.1 while open; a context manager."""
 
     def __init__(self) -> None:
-        self.posts = 0
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, name="span-sink", daemon=True)
@@ -27,18 +26,14 @@ class SpanSink:
         self._thread.join()
 
 
-def _handler(sink: SpanSink) -> type[http.server.BaseHTTPRequestHandler]:
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
 
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            sink.posts += 1
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
 
-        def log_message(self, *_: object) -> None:
-            """Nothing: a request is no news."""
-
-    return Handler
+    def log_message(self, *_: object) -> None:
+        """Nothing: a request is no news."""
