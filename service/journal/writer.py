@@ -44,6 +44,7 @@ RETRY_NS = 100_000_000
 MIN_SEGMENT_BYTES = 32 << 10
 MIN_SEGMENTS = 4
 """That a budget holds at least: the one being written, one being closed, a spare being made and a short one."""
+LOCK_TRIES, LOCK_PAUSE_S = 10, 0.02
 _NEVER = 1 << 62
 
 
@@ -272,7 +273,7 @@ def _lock(directory: pathlib.Path) -> int:
     except OSError as error:
         raise JournalUnwritable(path, error) from error
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _take_lock(fd)
     except BlockingIOError as error:
         os.close(fd)
         raise JournalBusy(
@@ -282,3 +283,13 @@ def _lock(directory: pathlib.Path) -> int:
         os.close(fd)
         raise JournalUnwritable(path, error) from error
     return fd
+
+
+def _take_lock(fd: int) -> None:
+    """Several tries: whoever asks whether a writer lives holds the lock for an instant. Raises OSError."""
+    for _ in range(LOCK_TRIES - 1):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(LOCK_PAUSE_S)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pathlib
 import tempfile
+import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,8 +15,8 @@ from hypothesis import strategies as st
 from service.journal.errors import FrameTooLarge, JournalBusy, JournalTooSmall, JournalUnwritable
 from service.journal.reader import Batch, JournalReader
 from service.journal.records import OutputPublished
-from service.journal.segments import HEADER_BYTES, SegmentFile, segment_numbers, segment_path, writer_lives
-from service.journal.writer import JournalWriter
+from service.journal.segments import HEADER_BYTES, LOCK_FILE, SegmentFile, segment_numbers, segment_path, writer_lives
+from service.journal.writer import LOCK_TRIES, JournalWriter
 
 
 def fences(records):
@@ -99,6 +101,25 @@ def test_a_second_writer_is_refused_until_the_first_is_gone(open_writer, helpers
     helpers.kill(first)
     assert writer_lives(tmp_path / "journal") is False
     open_writer("run-2")
+
+
+@pytest.mark.parametrize("tries", [1, LOCK_TRIES - 1])
+def test_somebody_who_asks_whether_a_writer_lives_keeps_no_writer_out(open_writer, tmp_path, monkeypatch, tries):
+    (tmp_path / "journal").mkdir()
+    asking = os.open(tmp_path / "journal" / LOCK_FILE, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(asking, fcntl.LOCK_SH)
+    pauses = []
+
+    def pause(seconds):
+        pauses.append(seconds)
+        if len(pauses) == tries:
+            fcntl.flock(asking, fcntl.LOCK_UN)
+
+    monkeypatch.setattr(time, "sleep", pause)
+    writer = open_writer()
+    assert len(pauses) == tries
+    writer.close()
+    os.close(asking)
 
 
 def test_the_header_knows_the_last_fence_after_each_append(open_writer, helpers, tmp_path):
