@@ -16,7 +16,7 @@ from service.cli.output import Command, fail, json_option, print_json, print_tab
 from service.cli.serve import resolve_settings
 from service.store.errors import StoreError
 from service.store.exports import load_parquet
-from service.store.statements import distinct_names, limited, run_statement
+from service.store.statements import distinct_names, json_text, limited, run_statement
 
 Rows = Sequence[Sequence[Any]]
 
@@ -74,13 +74,18 @@ def sql(
 
 def _print_table(columns: Sequence[str], rows: Rows) -> None:
     numbered = [f"{at}" for at in range(len(columns))]  # two columns of one name stay two
-    print_table(columns, [dict(zip(numbered, row, strict=True)) for row in rows], keys=numbered)
+    print_table(columns, [dict(zip(numbered, map(_text_value, row), strict=True)) for row in rows], keys=numbered)
 
 
 def _print_csv(columns: Sequence[str], rows: Rows) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows(rows)
+    writer.writerows([_text_value(value) for value in row] for row in rows)
+
+
+def _text_value(value: object) -> object:
+    """PostgreSQL's driver makes Python's objects of JSON and arrays; text has JSON for them."""
+    return json_text(value) if isinstance(value, dict | list) else value
 
 
 def _print_json(columns: Sequence[str], rows: Rows) -> None:

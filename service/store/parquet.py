@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from service.store.errors import ExportFailed
-from service.store.statements import Answer, ColumnType, distinct_names
+from service.store.statements import Answer, ColumnType, distinct_names, json_text
 
 CHUNK_ROWS = 16_384
 TIME = pa.timestamp("us", tz="UTC")
@@ -96,13 +96,13 @@ def _plain(value: Any) -> Any:
         whole = value.is_finite() and value.as_tuple().exponent == 0 and abs(value) < 2**63
         return int(value) if whole else float(value)
     if isinstance(value, dict | list):
-        return _json_text(value)
+        return json_text(value)
     return value
 
 
 def _json_text(value: Any) -> str:
     """JSON in one form, whether the database keeps its text or its value."""
-    return json.dumps(json.loads(value) if isinstance(value, str) else value, sort_keys=True, ensure_ascii=False)
+    return json_text(json.loads(value) if isinstance(value, str) else value)
 
 
 _PLAIN: dict[ColumnType, Callable[[Any], Any]] = {ColumnType.JSON: _json_text, ColumnType.BOOLEAN: bool}
@@ -140,13 +140,21 @@ def _times_of_text(whole: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _write(path: pathlib.Path, table: pa.Table) -> None:
     """Under another name first, so that nobody reads half a file."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        pq.write_table(table, partial, compression="zstd")
-        partial.replace(path)
+        if path.exists() and not path.is_file():
+            raise ExportFailed(f"{path}: is no plain file, which would be replaced; name a new file")
+        _replace(path.resolve(), table)
     except OSError as error:
         raise ExportFailed(
             f"{path}: cannot write it ({error.strerror or error}). Name a file in a directory that this user may write"
         ) from error
+
+
+def _replace(path: pathlib.Path, table: pa.Table) -> None:
+    """`path` is no link, for a link would be replaced and not its file."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        pq.write_table(table, partial, compression="zstd")
+        partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime as dt
+import decimal
 import enum
 import itertools
+import json
 import sqlite3
 import time
 import urllib.parse
@@ -145,6 +148,8 @@ def _postgresql_answer(connection: Any, statement: str, timeout_s: float) -> Ite
     connection.execute("SELECT set_config('statement_timeout', %s, true)", (str(max(1, round(timeout_s * 1000))),))
     with connection.cursor(name="helios_sql") as cursor:
         cursor.execute(statement.strip().rstrip(";"))
+        if cursor.description is None:  # SELECT FROM plans
+            raise StatementError("the answer has no columns; name some behind SELECT")
         columns = tuple(column.name for column in cursor.description)
         infos = [connection.adapters.types.get(column.type_code) for column in cursor.description]
         types = tuple(_POSTGRESQL_TYPES.get(info.name if info else "", ColumnType.UNKNOWN) for info in infos)
@@ -199,6 +204,17 @@ def limited(rows: Iterator[Sequence[Any]], most: int) -> tuple[list[Sequence[Any
     """Up to `most` rows, and whether there were more."""
     taken = list(itertools.islice(rows, most + 1))
     return taken[:most], len(taken) > most
+
+
+def json_text(value: Any) -> str:
+    """A dict or a list as JSON; PostgreSQL's arrays hold what JSON has no form for, such as times."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, default=_json_form)
+
+
+def _json_form(value: Any) -> float | str:
+    if isinstance(value, decimal.Decimal):
+        return float(value)
+    return value.isoformat() if isinstance(value, dt.datetime) else str(value)
 
 
 def distinct_names(names: Sequence[str]) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import math
+import os
 
 import duckdb
 import pandas as pd
@@ -162,6 +164,34 @@ def test_a_place_that_cannot_be_written_is_said(helios, store_url, tmp_path):
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("length", [250, 300])
+def test_a_name_that_is_too_long_is_said(helios, sqlite_url, tmp_path, length):
+    result = helios("sql", "SELECT 1 AS a", "--database", sqlite_url, "--parquet", tmp_path / ("a" * length))
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "cannot write it" in result.stderr
+
+
+def test_what_is_no_plain_file_is_not_replaced(helios, sqlite_url, tmp_path):
+    """A device, for one: whoever may write to its folder would lose it."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    (tmp_path / "link").symlink_to(pipe)
+    for path in (pipe, tmp_path / "link"):
+        result = helios("sql", "SELECT 1 AS a", "--database", sqlite_url, "--parquet", path)
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+        assert "is no plain file" in result.stderr
+    assert pipe.is_fifo()
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_a_link_stays_and_its_file_is_written(helios, sqlite_url, tmp_path):
+    (tmp_path / "answer.parquet").write_text("before")
+    (tmp_path / "link").symlink_to(tmp_path / "answer.parquet")
+    assert helios("sql", "SELECT 1 AS a", "--database", sqlite_url, "--parquet", tmp_path / "link").exit_code == 0
+    assert (tmp_path / "link").is_symlink()
+    assert pq.read_table(tmp_path / "answer.parquet").to_pylist() == [{"a": 1}]
+
+
 def test_two_forms_at_once_are_refused(helios, store_url, tmp_path):
     result = helios("sql", "SELECT 1", "--database", store_url, "--json", "--parquet", tmp_path / "a.parquet")
     assert result.exit_code == 2
@@ -185,3 +215,30 @@ def test_whatever_a_column_holds_is_written(tmp_path_factory, rows, kind):
     assert found.num_rows == len(rows)
     for at, name in enumerate(("a", "b")):
         assert [value is None for value in found.column(name).to_pylist()] == [row[at] is None for row in rows]
+
+
+ARRAYS = (
+    "SELECT array[1.5, 2.5] AS numbers, array['2026-01-01T00:00:00Z'::timestamptz] AS times,"
+    " '{\"a\": [1]}'::jsonb AS object"
+)
+
+
+@pytest.mark.postgresql
+def test_arrays_of_postgresql_are_json_in_every_form(helios, postgresql_url, tmp_path):
+    """Their elements may be of types that JSON has no form for."""
+    wanted = ["[1.5, 2.5]", '["2026-01-01T00:00:00+00:00"]', '{"a": [1]}']
+    path = tmp_path / "answer.parquet"
+    assert helios("sql", ARRAYS, "--database", postgresql_url, "--parquet", path).exit_code == 0
+    assert list(pq.read_table(path).to_pylist()[0].values()) == wanted
+    printed = helios("sql", ARRAYS, "--database", postgresql_url, "--csv").stdout.splitlines()
+    assert next(csv.reader(printed[1:])) == wanted
+    assert '{"a": [1]}' in helios("sql", ARRAYS, "--database", postgresql_url).stdout
+
+
+@pytest.mark.postgresql
+def test_an_answer_without_columns_is_refused(helios, postgresql_url):
+    result = helios("sql", "SELECT FROM plans", "--database", postgresql_url)
+    assert (result.exit_code, result.stderr.strip()) == (
+        2,
+        "helios sql: the answer has no columns; name some behind SELECT",
+    )
