@@ -72,9 +72,7 @@ def _audited(
     if wanted is not None:
         ranges = [(wanted, count) for of_run, count in ranges if of_run.run_id == wanted.run_id]
     if not ranges:
-        raise NotRecorded(
-            "the store holds no plan of this run or time; helios sql lists runs: SELECT * FROM engine_runs"
-        )
+        raise NotRecorded("there is no plan of this run or time; helios sql lists runs: SELECT * FROM engine_runs")
     total = sum(min(count, one.last - one.first + 1) for one, count in ranges)
     with progress_bar("auditing", total if limit is None else min(total, limit)) as told:
         auditor = Auditor(engine, limit, told)
@@ -90,8 +88,10 @@ def _lines(found: Audit) -> list[str]:
         for one in found.skipped
     ]
     if found.unrecorded:
-        lines.append(f"{found.unrecorded} decisions are in the log alone: the store has no rows of these plans")
+        lines.append(f"{found.unrecorded} decisions are in the log alone: there are no rows of these plans")
     checked = f"{found.decisions} decisions, {found.checkpoints} checkpoints"
+    if found.difference is None and found.decisions == 0:
+        return [*lines, f"{checked}: no plan's rows were compared"]
     if found.difference is None:
         return [*lines, f"{checked}: the rows, the scheduler and its reference agree"]
     first = found.difference

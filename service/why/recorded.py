@@ -62,9 +62,9 @@ def recorded_plan(engine: sa.Engine, name: FenceName) -> PlanDetail:
         ).scalars()
         newest = list(runs)
     if first is None:
-        known = f"the newest runs are {', '.join(newest)}" if newest else "it holds no run"
-        raise NotRecorded(f"the store holds no plan of a run {name.run_id}; {known}")
-    raise NotRecorded(f"the store holds no plan {name.fence} of run {name.run_id}; it has fences {first} to {last}")
+        known = f"the newest runs are {', '.join(newest)}" if newest else "there is no run at all"
+        raise NotRecorded(f"there is no plan of a run {name.run_id}; {known}")
+    raise NotRecorded(f"there is no plan {name.fence} of run {name.run_id} here, only fences {first} to {last}")
 
 
 def last_fence(engine: sa.Engine, wanted: FenceRange) -> int | None:

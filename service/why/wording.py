@@ -138,12 +138,14 @@ def _duration(plan: Row) -> list[str]:
     last = plan["observation_age_ms"]
     measured = "" if last is None else f", last measured {age(last)} before"
     text = f"Duration: predicted {predicted(cost, state)} ({state}{measured})"
+    if state == "unknown":
+        text = "Duration: no prediction, as the graph was never measured"
     if plan["device_ms"] is None:
         return [f"{text}. {OUTCOME_WORDS.get(plan['outcome'], plan['outcome'])}"]
-    against = against_prediction(plan["device_ms"], cost, state)
+    against = "" if state == "unknown" else f"; {against_prediction(plan['device_ms'], cost, state)}"
     observed = f"observed {milliseconds(plan['device_ms'])} on the device, {milliseconds(plan['wall_ms'])} in all"
     outcome = OUTCOME_WORDS.get(plan["outcome"], plan["outcome"])
-    return [f"{text}; {observed}; {against}. {outcome}".rstrip()]
+    return [f"{text}; {observed}{against}. {outcome}".rstrip()]
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

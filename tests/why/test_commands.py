@@ -120,8 +120,22 @@ def test_a_range_a_limit_and_a_time_are_audited(copy):
     helios("audit", "--until", "2001-01-01T00:00:00Z", "--database", copy, code=2)
 
 
+def test_an_audit_that_met_no_rows_does_not_say_that_they_agree(copy):
+    change(copy, plans.delete().where(plans.c.fence < 30))
+    told = helios("audit", f"{RUN}/10..19", "--database", copy)
+    assert "10 decisions are in the log alone" in told
+    assert "no plan's rows were compared" in told
+    assert "agree" not in told
+
+
+def test_a_graph_that_was_never_measured_has_no_prediction_to_compare_with(copy):
+    text = helios("explain", f"{RUN}/1", "--database", copy)
+    assert "Duration: no prediction, as the graph was never measured; observed 1.00 ms on the device" in text
+    assert "–." not in text
+
+
 def test_what_is_not_there_is_said(copy, tmp_path):
-    assert "it has fences 1 to" in helios("explain", f"{RUN}/99999", "--database", copy, code=2)
+    assert "here, only fences 1 to" in helios("explain", f"{RUN}/99999", "--database", copy, code=2)
     assert "no plan of a run other" in helios("explain", "other/1", "--database", copy, code=2)
     assert "no plan of this run" in helios("audit", "other", "--database", copy, code=2)
     assert "there is no trace store here" in helios("explain", f"{RUN}/1", "--data-dir", tmp_path, code=2)
