@@ -24,6 +24,7 @@ from service.store.faults import typed_faults
 
 _BATCH_ROWS = 500
 _STEPS_BETWEEN_CHECKS = 20_000  # SQLite's own steps, about a millisecond
+_INTERRUPTED = "interrupted"
 _READS = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE})
 _READING_PRAGMAS = frozenset({"table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo"})
 
@@ -112,6 +113,10 @@ def _sqlite_answer(connection: Any, statement: str, timeout_s: float) -> Iterato
         with contextlib.closing(cursor):
             columns = tuple(column[0] for column in cursor.description)
             yield Answer(columns, _declared_types(path, statement, len(columns)), cursor)
+    except sqlite3.OperationalError as error:
+        if str(error) == _INTERRUPTED and time.monotonic() <= deadline:  # sqlite3 keeps what a handler raises to itself
+            raise KeyboardInterrupt from error
+        raise
     finally:
         connection.set_progress_handler(None, 0)
         connection.set_authorizer(None)
@@ -178,7 +183,7 @@ def _named(timeout_s: float) -> Iterator[None]:
 
 def _statement_fault(error: Exception, timeout_s: float) -> Exception:
     text = _first_line(error)
-    if isinstance(error, psycopg.errors.QueryCanceled) or text == "interrupted":
+    if isinstance(error, psycopg.errors.QueryCanceled) or text == _INTERRUPTED:
         return _too_slow(timeout_s)
     if "not authorized" in text or "prohibited" in text:
         return StatementError(f"{text}: only statements that read may run here; nothing was changed")

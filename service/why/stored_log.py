@@ -94,7 +94,7 @@ def _checkpoint(row: Any) -> Checkpoint:
 def _calls(row: Any) -> Calls:
     try:
         entries = [entry for piece in unpack_calls(bytes(row.blob)) for entry in msgspec.msgpack.decode(piece)]
-    except (DamagedBlob, msgspec.MsgspecError, TypeError, UnicodeDecodeError) as error:
+    except (DamagedBlob, msgspec.MsgspecError, TypeError, UnicodeDecodeError, RecursionError) as error:
         raise NotReplayable(f"the decision log of fences {row.first_fence} to {row.last_fence} is damaged") from error
     if len(entries) != row.calls:
         raise NotReplayable(

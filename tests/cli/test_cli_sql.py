@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import types
 
 import pytest
 import sqlalchemy as sa
 
+from service.store import statements
 from service.store.database import open_database, upgrade
 
 SERIES = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {}) SELECT i, 'x' AS i2 FROM n"
@@ -49,6 +51,24 @@ def test_an_answer_is_a_table_csv_or_json(helios, store):
     rows = list(csv.reader(io.StringIO(helios(*command, "--csv").stdout)))
     assert rows == [["i", "i2"], ["1", "x"], ["2", "x"], ["3", "x"]]
     assert json.loads(helios(*command, "--json").stdout)[2] == {"i": 3, "i2": "x"}
+
+
+def test_an_answer_too_wide_for_a_table_is_whole_one_value_a_line(helios, store):
+    wide = "SELECT * FROM plan_minutes"
+    assert helios("sql", wide, "--database", store).stdout.startswith("no rows of minute, run_id, kind, ")
+    word, names = "w" * 150, ", ".join(f"{n} AS column_{n}" for n in range(12))
+    answer = helios(
+        "sql", f"SELECT '{word}' AS word, {names} UNION ALL SELECT 'two words', {names}", "--database", store
+    )
+    lines = answer.stdout.splitlines()
+    assert lines[:3] == ["row 1", f"  word       {word}", "  column_0   0"]
+    assert lines[14:16] == ["row 2", "  word       two words"]
+    assert len(lines) == 28
+
+
+def test_an_answer_as_wide_as_the_page_is_a_table(helios, store):
+    fits = helios("sql", f"SELECT '{'w' * 197}' AS a, 1 AS b", "--database", store).stdout
+    assert fits.splitlines() == [f"a{' ' * 198}b", f"{'w' * 197}  1"]
 
 
 def test_the_statement_may_come_from_standard_input_and_end_with_a_semicolon(helios, store):
@@ -136,3 +156,20 @@ def test_a_file_that_is_no_database_is_said_as_by_other_commands(helios, tmp_pat
     assert result.exit_code == 2
     assert "restore a copy" in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_ctrl_c_ends_a_statement_and_is_no_passed_limit(sqlite_url, monkeypatch):
+    """The signal that comes while SQLite works is raised in the handler that watches the time, and kept there."""
+    times = iter([0.0])
+
+    def monotonic() -> float:
+        time = next(times, None)
+        if time is None:
+            monkeypatch.setattr(statements.time, "monotonic", lambda: 1.0)
+            raise KeyboardInterrupt
+        return time
+
+    monkeypatch.setattr(statements, "time", types.SimpleNamespace(monotonic=monotonic))
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    with pytest.raises(KeyboardInterrupt), statements.run_statement(sqlite_url, endless, 600) as answer:
+        list(answer.rows)

@@ -16,6 +16,7 @@ from scheduler.policy import PolicyConfig
 from service.cli import main
 from service.engine.commands import use_policy
 from service.store.database import open_database, upgrade
+from service.store.decision_log import pack_calls
 from service.store.engines import write_transaction
 from service.store.tables import decision_log, engine_runs, plans, requests, trace_gaps
 from tests.engine.conftest import Rig
@@ -147,6 +148,10 @@ def test_what_is_not_there_is_said(copy, tmp_path):
 NOT_REPLAYABLE = {
     "no log": (decision_log.delete(), "has no decision log"),
     "pruned": (decision_log.delete().where(decision_log.c.last_fence < 60), "was pruned or lost; decisions from fence"),
+    "nested too deep": (
+        decision_log.update().where(~decision_log.c.is_checkpoint).values(blob=pack_calls([b"\x91" * 200_000])),
+        "is damaged",
+    ),
     "damaged": (decision_log.update().values(blob=b"nothing"), "is damaged"),
     "another version": (
         decision_log.update().where(decision_log.c.is_checkpoint).values(blob=zlib.compress(b"helios of old")),
