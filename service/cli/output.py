@@ -42,8 +42,35 @@ def print_table(
     table = Table(*columns, box=None, header_style="bold", pad_edge=False)
     for row in rows:
         table.add_row(*(_cell(row.get(column)) for column in keys or columns))
+    _console().print(table)
+
+
+def print_rows(columns: Sequence[str], values: Sequence[Sequence[object]]) -> None:
+    """An answer of any width, whole: a table where it fits, else a line for each value. Names may occur twice."""
+    rows = [[_cell(value) for value in row] for row in values]
+    widths = [max(map(_longest_word, cells)) for cells in zip(columns, *rows, strict=True)]
+    if sum(widths) + 2 * (len(widths) - 1) <= _console().width:
+        numbered = [f"{at}" for at in range(len(columns))]
+        print_table(columns, [dict(zip(numbered, row, strict=True)) for row in rows], keys=numbered)
+        return
+    widest = max(map(len, columns))
+    for number, row in enumerate(rows, 1):
+        click.echo(f"row {number}")
+        for name, value in zip(columns, row, strict=True):
+            lines = value.replace("\n", "\n" + " " * (widest + 4))
+            click.echo(f"  {name.ljust(widest)}  {lines}".rstrip())
+    if not rows:
+        click.echo(f"no rows of {', '.join(columns)}")
+
+
+def _longest_word(text: str) -> int:
+    """Characters; a narrower column would cut it."""
+    return max(map(len, text.split()), default=0)
+
+
+def _console() -> Console:
     width = None if sys.stdout.isatty() else 200
-    Console(width=width, highlight=False, markup=False, emoji=False).print(table)
+    return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
 @contextlib.contextmanager

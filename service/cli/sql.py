@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from service.cli.database import store_options
-from service.cli.output import Command, fail, json_option, print_json, print_table
+from service.cli.output import Command, fail, json_option, print_json, print_rows
 from service.cli.serve import resolve_settings
 from service.store.errors import StoreError
 from service.store.exports import load_parquet
@@ -49,7 +49,8 @@ def sql(
 ) -> None:
     """Ask the trace store one question in SQL. STATEMENT is one SELECT, or - to read it from standard input.
 
-    It runs in a transaction that cannot write. What is left out is said on standard error.
+    It runs in a transaction that cannot write. What is left out is said on standard error. Rows that are too wide for a
+    table are printed one under another.
     """
     if as_csv + as_json + (parquet is not None) > 1:
         fail("--csv, --json and --parquet are forms of the same answer; choose one")
@@ -73,8 +74,7 @@ def sql(
 
 
 def _print_table(columns: Sequence[str], rows: Rows) -> None:
-    numbered = [f"{at}" for at in range(len(columns))]  # two columns of one name stay two
-    print_table(columns, [dict(zip(numbered, map(_text_value, row), strict=True)) for row in rows], keys=numbered)
+    print_rows(columns, [[_text_value(value) for value in row] for row in rows])
 
 
 def _print_csv(columns: Sequence[str], rows: Rows) -> None:
