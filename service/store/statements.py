@@ -187,6 +187,10 @@ def _statement_fault(error: Exception, timeout_s: float) -> Exception:
         return _too_slow(timeout_s)
     if "not authorized" in text or "prohibited" in text:
         return StatementError(f"{text}: only statements that read may run here; nothing was changed")
+    if "one statement at a time" in text or "multiple commands" in text:
+        return StatementError("these are several statements; only one may run at a time, and nothing was changed")
+    if isinstance(error, psycopg.errors.SyntaxError):  # what a cursor says of an UPDATE, too
+        return StatementError(f"{text}: it must be one statement that reads, as SELECT does; nothing was changed")
     if isinstance(error, psycopg.OperationalError) or (isinstance(error, sqlite3.DatabaseError) and _is_state(text)):
         return sa.exc.OperationalError(None, None, error)
     return StatementError(f"{text}; nothing was changed")

@@ -120,6 +120,8 @@ def test_a_sqlite_session_stays_as_it_is(statement, helios, tmp_path, monkeypatc
         ("", "empty"),
         (" ; ", "empty"),
         ("SELEKT 1", "syntax"),
+        ("SELECT 1; SELECT 2", "only one may run at a time, and nothing was changed\n"),
+        ("DELETE FROM plans", "read"),
         ("SELECT nothing FROM plans", "nothing"),
         ("SELECT * FROM nowhere", "nowhere"),
     ],
