@@ -19,6 +19,12 @@ from service.store.errors import StoreError
 from service.store.retention import Limits, Pruner, plans_to_delete
 from service.store.size import used_bytes
 
+_TO_DO = {
+    "missing": "; helios db upgrade or helios serve creates it",
+    "empty": "; helios db upgrade or helios serve fills it with tables",
+    "older": "; helios db upgrade brings it to this version",
+}
+
 
 @click.group("db", cls=Group)
 def database() -> None:
@@ -62,7 +68,8 @@ def check_command(database: str | None, data_dir: pathlib.Path | None, integrity
         print_json(found)
     else:
         text = f"{status.address}: {status.state}, schema {status.revision or 'none'}, this version {status.head}"
-        click.echo(f"{text}; integrity {found['integrity']}" if integrity else text)
+        text += f"; integrity {found['integrity']}" if integrity else ""
+        click.echo(text + _TO_DO.get(status.state, ""))
     if status.state != "current":
         raise click.exceptions.Exit(1)
 

@@ -8,6 +8,7 @@ import json
 def test_db_says_missing_then_makes_the_store_then_says_current(helios, tmp_path):
     missing = helios("db", "check", "--data-dir", tmp_path, "--json")
     assert (missing.exit_code, json.loads(missing.stdout)["state"]) == (1, "missing")
+    assert "helios db upgrade or helios serve creates it" in helios("db", "check", "--data-dir", tmp_path).stdout
     made = helios("db", "upgrade", "--data-dir", tmp_path)
     assert made.exit_code == 0
     assert "upgraded from nothing" in made.stdout
