@@ -209,7 +209,7 @@ def test_a_bundle_is_explained_and_audited_without_the_store(copy, tmp_path):
         shapes = json.loads(bundle.read("catalog.json"))["shapes"]
         assert "speculative:B4:D3:W4:P16" in shapes
     assert helios("audit", f"{RUN}/30..50", "--bundle", out).startswith("21 decisions")
-    assert "it has fences 30 to 50" in helios("explain", f"{RUN}/9", "--bundle", out, code=2)
+    assert "here, only fences 30 to 50" in helios("explain", f"{RUN}/9", "--bundle", out, code=2)
     assert "give one of them" in helios("explain", f"{RUN}/9", "--bundle", out, "--data-dir", tmp_path, code=2)
 
 
