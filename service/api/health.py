@@ -100,7 +100,11 @@ async def _recent_gaps(context: ApiContext) -> int | None:
 
 def _gap_warnings(gaps: int | None) -> list[str]:
     hour = f"{GAPS_FOR.total_seconds() / 3600:.0f} h"
-    return [f"records of the trace are missing: {gaps} gaps in the last {hour}, see trace_gaps"] if gaps else []
+    if not gaps:
+        return []
+    return [
+        f"records of the trace are missing: {gaps} {'gap' if gaps == 1 else 'gaps'} in the last {hour}, see trace_gaps"
+    ]
 
 
 def _trace_warnings(engine_metrics: pathlib.Path) -> list[str]:
