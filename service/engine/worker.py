@@ -144,12 +144,18 @@ class Worker:
         # Only now: after any other error they must still be written before anything is published.
         self.core.records = []
 
+    def _write_checkpoint(self) -> None:
+        """In a frame of its own, so that a state too large for a segment costs no plan its records."""
+        self._write()
+        self.core.log_checkpoint()
+        self._write()
+
     def _tick(self) -> None:
         core = self.core
         self._next_tick_ns = core.now_ns + self._tick_ns
         if core.now_ns >= self._next_checkpoint_ns:
             self._next_checkpoint_ns = core.now_ns + CHECKPOINT_NS
-            core.log_checkpoint()
+            self._write_checkpoint()
         core.metrics.refresh(
             core.now_ns, core.device, core.scheduler, self._journal.bytes_used, self._transport.malformed
         )

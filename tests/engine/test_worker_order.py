@@ -20,6 +20,8 @@ from service.journal.records import (
     RequestFinished,
     RunEnded,
     RunStarted,
+    SchedulerCalls,
+    SchedulerCheckpoint,
 )
 
 MS = 1_000_000
@@ -251,6 +253,19 @@ def test_records_that_fit_into_no_segment_are_lost_and_the_engine_goes_on(rig):
     rig.journal.fail = None
     rig.settle()
     assert len(rig.text("a")) == 2
+
+
+def test_a_state_of_the_scheduler_is_written_apart_from_plans(rig, monkeypatch):
+    """One that is too large for a segment would take what is in its frame along."""
+    monkeypatch.setattr("service.engine.worker.CHECKPOINT_NS", 0)
+    monkeypatch.setattr(rig.worker, "_next_checkpoint_ns", 0)
+    monkeypatch.setattr(rig.worker, "_tick_ns", 0)
+    rig.submit("a", output=20)
+    rig.settle()
+    with_states = [records for records, _ in rig.journal.writes if SchedulerCheckpoint in map(type, records)]
+    assert len(with_states) > 10
+    kinds = {type(record) for records in with_states[1:] for record in records}  # the first begins the run
+    assert kinds <= {SchedulerCheckpoint, SchedulerCalls}
 
 
 def test_a_malformed_message_is_counted(rig):
