@@ -22,7 +22,7 @@ serve: setup
 	@exec $(BIN)/helios serve $(ARGS)
 
 test: setup
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python tests/in_two.py $(ARGS)
 
 check: setup
 	$(BIN)/ruff format --check .
