@@ -89,7 +89,8 @@ def write_until(engine: sa.Engine, stop: threading.Event, waits: list[float]) ->
 
 def beside_writer(engine: sa.Engine, work: Any) -> list[float]:
     """The writer's milliseconds while `work()` runs."""
-    stop, waits = threading.Event(), []  # type: ignore[var-annotated]
+    stop = threading.Event()
+    waits: list[float] = []
     writer = threading.Thread(target=write_until, args=(engine, stop, waits))
     writer.start()
     try:

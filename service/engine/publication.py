@@ -12,7 +12,8 @@ from service.journal.records import OutputPublished, RequestFinished
 def publish(core: Core, transport: Transport) -> None:
     """Send everything that waits, one message per client; report publications and write endings down.
 
-    The records of this step go into the next iteration's write, which follows at once.
+    The records of this step go into the next iteration's write. That follows at once, but where only publications are
+    to be written and both frame slots are taken (see `worker`).
     """
     for request in core.touched.values():
         core.say(request.client, _tokens(request))

@@ -156,10 +156,16 @@ def test_a_request_in_flight_shows_the_tokens_it_has_so_far(any_store, tmp_path,
 def test_a_transaction_updates_a_running_request_once(any_store, tmp_path, make, monkeypatch):
     store = any_store
     updates: list[tuple[str, int]] = []
+
+    def noting(real):
+        def change(self, connection, name, rows):
+            updates.append((name, len(rows)))
+            return real(self, connection, name, rows)
+
+        return change
+
     for writer in (SqliteWriter, PostgresqlWriter):
-        real = writer.change
-        noting = lambda s, c, n, r, real=real: updates.append((n, len(r))) or real(s, c, n, r)  # noqa: E731
-        monkeypatch.setattr(writer, "change", noting)
+        monkeypatch.setattr(writer, "change", noting(writer.change))
     make.write_frames(tmp_path / "journal", [[make.started(), make.arrived("a")]])
     make.drain(store, tmp_path / "journal", close=False)
     frames = [[make.plan(f, ["a"], 10 * f), make.completed(f, 1, 10 * f + 5)] for f in range(1, 9)]
