@@ -7,7 +7,6 @@ ValueError or TypeError for what OTLP cannot hold, such as an int beyond 64 bits
 from __future__ import annotations
 
 import enum
-import hashlib
 import numbers
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
@@ -25,6 +24,11 @@ from service.journal.records import (
     RequestArrived,
     RequestFinished,
 )
+from service.telemetry.span_ids import SpanIds as SpanIds
+from service.telemetry.span_ids import id_bytes
+from service.telemetry.span_ids import plan_ids as plan_ids
+from service.telemetry.span_ids import policy_ids as policy_ids
+from service.telemetry.span_ids import request_ids as request_ids
 
 SCOPE = InstrumentationScope(name="helios")
 _REMOTE_PARENT = 0x100 | 0x200 | 0x01
@@ -35,36 +39,12 @@ Wall = Callable[[int], int]
 Value = bool | int | float | str | enum.Enum | Iterable[str]
 
 
-class SpanIds(NamedTuple):
-    """16 and 8 bytes."""
-
-    trace_id: bytes
-    span_id: bytes
-
-
 class RequestStory(NamedTuple):
     """What is known of one request until it finished or was lost. `last_ns`: the end of a lost one."""
 
     arrived: RequestArrived
     admitted: RequestAdmitted | None = None
     first_output_ns: int | None = None
-
-
-def plan_ids(run_id: str, fence: int) -> SpanIds:
-    """The ids of a plan's span; each plan is a trace of its own, linked to its requests."""
-    return _derived(f"plan/{run_id}/{fence}")
-
-
-def policy_ids(run_id: str, version: int, fence: int) -> SpanIds:
-    """The ids of a policy change's span."""
-    return _derived(f"policy/{run_id}/{version}/{fence}")
-
-
-def request_ids(run_id: str, request_id: str, trace_id: str | None) -> SpanIds:
-    """The ids of a request's span, in the caller's trace where it sent a valid traceparent."""
-    own = _derived(f"request/{run_id}/{request_id}")
-    caller = _hex(trace_id, 16)
-    return own if caller is None else SpanIds(caller, own.span_id)
 
 
 def attribute(name: str, value: Value) -> KeyValue:
@@ -98,7 +78,7 @@ def request_span(run_id: str, story: RequestStory, finished: RequestFinished | N
     """A GenAI server span, arrival to finish; without `finished` the engine was lost at `ended_ns`."""
     arrived = story.arrived
     ids = request_ids(run_id, arrived.request_id, arrived.trace_id)
-    parent = _hex(arrived.parent_span_id, 8) if _hex(arrived.trace_id, 16) is not None else None
+    parent = id_bytes(arrived.parent_span_id, 8) if id_bytes(arrived.trace_id, 16) is not None else None
     end_ns = max(arrived.arrived_ns, finished.finished_ns if finished is not None else ended_ns)
     reason = finished.finish_reason if finished is not None else "error"
     first_ns = (finished.first_output_ns if finished is not None else None) or story.first_output_ns
@@ -242,17 +222,3 @@ def _any_value(value: Value) -> AnyValue:
 
 def _event(name: str, at_ns: int, values: Mapping[str, Value]) -> Span.Event:
     return Span.Event(name=name, time_unix_nano=at_ns, attributes=_attributes(values))
-
-
-def _derived(key: str) -> SpanIds:
-    digest = hashlib.blake2b(key.encode(), digest_size=24).digest()
-    return SpanIds(digest[:16], digest[16:])
-
-
-def _hex(text: str | None, size: int) -> bytes | None:
-    """A W3C id's bytes, or None when it is not `size` bytes or all zero."""
-    try:
-        raw = bytes.fromhex(text or "")
-    except ValueError:
-        return None
-    return raw if len(raw) == size and any(raw) else None
