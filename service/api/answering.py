@@ -87,6 +87,7 @@ def _submits(
             message_boundaries=prompt.message_boundaries,
             logprobs=options.logprobs if limit > 0 else None,
             prompt_logprobs=None if index else _prompt_logprobs(options, prompt.echo),
+            operation=wire.operation,
         )
         for index in range(options.choices)
     ]

@@ -7,11 +7,12 @@ import secrets
 import time
 import uuid
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from service.api.generation_options import Options
 from service.api.logprob_objects import chat_logprobs, completion_logprobs, prompt_logprobs
 from service.api.pieces import FinishedChoice, Piece, ScoredToken
+from service.ipc.messages import Operation
 from service.text import TextModel
 
 Json = dict[str, Any]
@@ -41,6 +42,10 @@ class Wire(Protocol):
     def id(self) -> str:
         """The answer's id, which is also that of its first choice's request."""
 
+    @property
+    def operation(self) -> Operation:
+        """What the client asked for."""
+
     def opening(self, index: int) -> Json | None:
         """A chunk before any text of a choice, if the endpoint has one."""
 
@@ -61,6 +66,7 @@ class Wire(Protocol):
 class ChatWire:
     """chat.completion and chat.completion.chunk."""
 
+    operation: ClassVar[Operation] = "chat"
     text_model: TextModel
     options: Options
     id: str = dataclasses.field(default_factory=lambda: new_id("chatcmpl"))
@@ -117,6 +123,7 @@ class ChatWire:
 class CompletionWire:
     """text_completion, whole or in chunks."""
 
+    operation: ClassVar[Operation] = "text_completion"
     text_model: TextModel
     options: Options
     id: str = dataclasses.field(default_factory=lambda: new_id("cmpl"))

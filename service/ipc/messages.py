@@ -7,7 +7,12 @@ Times named `_ns` are CLOCK_MONOTONIC, which all processes of one host share.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
+
+Operation = Literal["chat", "text_completion"]
+"""What a client asked for, as the GenAI conventions name it."""
 
 
 class Hello(msgspec.Struct, tag="hello", frozen=True):
@@ -42,6 +47,7 @@ class Submit(msgspec.Struct, tag="submit", frozen=True):
     long tokenizing took. `traceparent`: the caller's W3C header, checked for form. `message_boundaries`: prompt
     endpoints of completed chat messages, ascending. `logprobs`: report each output token's log-probability and those
     of this many likeliest tokens; None: nothing. `prompt_logprobs`: the same for each prompt token but the first.
+    `operation`: which of the endpoints was asked.
     """
 
     request_id: str
@@ -57,6 +63,7 @@ class Submit(msgspec.Struct, tag="submit", frozen=True):
     message_boundaries: list[int] = []
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    operation: Operation = "text_completion"
 
 
 class Cancel(msgspec.Struct, tag="cancel", frozen=True):
