@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from service.recorder.changes import CHANGES
+from service.recorder.days import RUN_DAYS, RunDays
 from service.recorder.values import Values, sqlite_values
 from service.store import tables
 
@@ -113,9 +114,11 @@ def _insert_text(table: sa.Table, quote: Any) -> str:
 
 def _of_fences(connection: sa.Connection, text: str, run_id: str, fences: Sequence[int]) -> list[tuple[Any, ...]]:
     mark = "%s" if connection.dialect.name == "postgresql" else "?"
+    days: RunDays | None = connection.info.get(RUN_DAYS)
     found: list[tuple[Any, ...]] = []
     for start in range(0, len(fences), _FENCES_AT_ONCE):
         some = fences[start : start + _FENCES_AT_ONCE]
         where = f"run_id = {mark} AND fence IN ({', '.join([mark] * len(some))})"
+        where += "" if days is None else days.condition(run_id, some)
         found.extend(tuple(row) for row in connection.exec_driver_sql(f"{text} {where}", (run_id, *some)))
     return sorted(found)
