@@ -1,0 +1,109 @@
+"""deploy/prometheus/rules: Prometheus' own tool reads them, and each alert fires when it should and only then."""
+
+from __future__ import annotations
+
+import copy
+import pathlib
+import re
+import subprocess
+
+import pytest
+import yaml
+from needs import program
+from promtool import INSTRUCTION
+
+from service.telemetry.metric_table import METRIC_BY_NAME
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+RULES = ROOT / "deploy" / "prometheus" / "rules" / "helios.yml"
+CASES = ROOT / "tests" / "deploy" / "alerts" / "helios.yml"
+NOT_YET = {"flare_policy_guards_total"}
+"""Of the contract's names, those that the server does not have yet."""
+
+CONTENT = yaml.safe_load(RULES.read_text(encoding="utf-8"))
+PLACES = [(g, r) for g, group in enumerate(CONTENT["groups"]) for r in range(len(group["rules"]))]
+
+
+def rule_at(place, content=CONTENT):
+    group, rule = place
+    return content["groups"][group]["rules"][rule]
+
+
+def name_of(place):
+    rule = rule_at(place)
+    return "-".join([rule["alert"], *(value for label, value in rule["labels"].items() if label != "severity")])
+
+
+every_rule = pytest.mark.parametrize("place", PLACES, ids=[f"{name_of(p)}-{p[0]}{p[1]}" for p in PLACES])
+
+
+def promtool(*words):
+    """Its exit code and what it says."""
+    tool = program("promtool", instruction=INSTRUCTION)
+    done = subprocess.run([tool, *map(str, words)], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.prometheus
+def test_promtool_finds_nothing_wrong():
+    code, said = promtool("check", "rules", "--lint=all", "--lint-fatal", RULES)
+    assert code == 0, said
+    assert f"{len(PLACES)} rules found" in said
+
+
+@pytest.mark.prometheus
+def test_every_case_is_as_expected():
+    code, said = promtool("test", "rules", CASES)
+    assert code == 0, said
+
+
+@pytest.mark.prometheus
+@every_rule
+@pytest.mark.parametrize("broken", ["vector(0) > 1", "vector(1)"], ids=["never", "always"])
+def test_the_cases_notice_a_rule_that_never_fires_and_one_that_always_does(place, broken, tmp_path):
+    content = copy.deepcopy(CONTENT)
+    rule_at(place, content)["expr"] = broken
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump(content))
+    cases = yaml.safe_load(CASES.read_text(encoding="utf-8"))
+    cases["rule_files"] = ["rules.yml"]
+    alert = rule_at(place)["alert"]
+    for case in cases["tests"]:
+        case["alert_rule_test"] = [one for one in case["alert_rule_test"] if one["alertname"] == alert]
+    cases["tests"] = [case for case in cases["tests"] if case["alert_rule_test"]]
+    (tmp_path / "cases.yml").write_text(yaml.safe_dump(cases))
+    code, said = promtool("test", "rules", tmp_path / "cases.yml")
+    assert code == 1, said
+    assert alert in said
+
+
+@every_rule
+def test_a_rule_says_how_bad_it_is_and_what_to_do(place):
+    rule = rule_at(place)
+    assert rule["labels"]["severity"] in ("critical", "warning")
+    words = rule["annotations"]
+    assert set(words) == {"summary", "description", "runbook_url"}
+    assert "{{ $labels.instance }}" in words["summary"]
+    assert "{{ $value" in words["description"]
+    assert words["runbook_url"] == f"docs/observability.md#{rule['alert'].lower()}"
+
+
+def test_every_runbook_is_there():
+    page = (ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
+    headings = {line.lstrip("# ").strip().lower() for line in page.splitlines() if line.startswith("#")}
+    assert {rule_at(place)["alert"].lower() for place in PLACES} <= headings
+
+
+@every_rule
+def test_a_rule_asks_for_metrics_and_labels_that_the_server_has(place):
+    expression = rule_at(place)["expr"]
+    for name, matchers in re.findall(r"\b(flare_[a-z_]+)(?:\{([^}]*)\})?", expression):
+        if name in NOT_YET:
+            continue
+        metric = METRIC_BY_NAME.get(name) or METRIC_BY_NAME[re.sub("_(bucket|count|sum)$", "", name)]
+        for label, value in re.findall(r'(\w+)!?="([^"]*)"', matchers):
+            known = dict(metric.labels) | {"le": tuple(repr(bound) for bound in metric.buckets)}
+            assert value in known[label], (name, label, value)
+
+
+def test_names_that_were_missing_are_still_missing():
+    assert not NOT_YET & METRIC_BY_NAME.keys(), "the server has it now: take it out of NOT_YET"
