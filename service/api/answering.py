@@ -10,6 +10,7 @@ from typing import Any
 import anyio.to_thread
 from litestar import Request, Response
 
+from service.api.caller import Caller, caller_in
 from service.api.choices import Choices
 from service.api.context import ApiContext
 from service.api.generation import Generation
@@ -20,7 +21,6 @@ from service.api.problems import answer_for
 from service.api.prompt_echo import PromptEcho
 from service.api.responses import DONE, EventStream, event, json_response
 from service.api.sampling_options import sampling_of_choice
-from service.api.traceparent import checked_traceparent
 from service.ipc.messages import Submit
 
 AnyRequest = Request[Any, Any, Any]
@@ -55,7 +55,7 @@ async def answer(
     The engine always makes a token: for 0 it is asked for one, which is neither published nor counted.
     """
     echoes = await _echoes(context, options, prompt)
-    submits = _submits(context, wire, options, prompt, limit, checked_traceparent(request.headers.get("traceparent")))
+    submits = _submits(context, wire, options, prompt, limit, caller_in(request.headers))
     generations: list[Generation] = []
     for submit, echo in zip(submits, echoes, strict=True):
         scorer = generations[0] if generations and echo is not None and options.logprobs is not None else None
@@ -68,7 +68,7 @@ async def answer(
 
 
 def _submits(
-    context: ApiContext, wire: Wire, options: Options, prompt: Prompt, limit: int, traceparent: str | None
+    context: ApiContext, wire: Wire, options: Options, prompt: Prompt, limit: int, caller: Caller
 ) -> list[Submit]:
     """One request to the engine for each choice; the first has the answer's own id, and scores the prompt for all."""
     stop_token_ids = list(dict.fromkeys((*context.text_model.stop_token_ids, *options.stop_token_ids)))
@@ -83,11 +83,14 @@ def _submits(
             host_stop=bool(options.stop) and limit > 0,
             arrived_ns=prompt.arrived_ns,
             tokenize_ns=prompt.tokenize_ns,
-            traceparent=traceparent,
+            traceparent=caller.traceparent,
             message_boundaries=prompt.message_boundaries,
             logprobs=options.logprobs if limit > 0 else None,
             prompt_logprobs=None if index else _prompt_logprobs(options, prompt.echo),
             operation=wire.operation,
+            tracestate=caller.tracestate,
+            stream=options.stream,
+            choices=options.choices,
         )
         for index in range(options.choices)
     ]

@@ -13,7 +13,11 @@ from scheduler.shapes import GraphKind
 from service.engine.core import Core
 from service.engine.requests import EngineRequest
 from service.ipc.messages import Accepted, Refused, Sampling, Submit
-from service.journal.records import RequestArrived
+from service.journal.records import RequestArrived, RequestOptions
+from service.telemetry.span_ids import request_ids
+
+SAMPLED = 1
+"""The W3C trace flags of a request whose caller says nothing."""
 
 
 def submit(core: Core, client: bytes, message: Submit) -> None:
@@ -42,21 +46,39 @@ def submit(core: Core, client: bytes, message: Submit) -> None:
         tokenize_ns=tokenize_ns,
     )
     core.table.enqueue(request)
-    trace_id, parent_span_id = _trace_context(message.traceparent)
-    core.records.append(
-        RequestArrived(
-            request.request_id,
-            message.model,
-            arrived_ns,
-            tokenize_ns,
-            spec.prompt_tokens,
-            spec.max_output_tokens,
-            None,
-            trace_id,
-            parent_span_id,
-        )
-    )
+    core.records.append(_arrival(core, message, request))
     core.say(client, Accepted(request.request_id))
+
+
+def _arrival(core: Core, message: Submit, request: EngineRequest) -> RequestArrived:
+    """What the journal keeps of it. A request without a caller's trace is one by itself, under the id of its span."""
+    trace_id, parent_span_id, trace_flags = _trace_context(message.traceparent)
+    ids = request_ids(core.ready.run_id, request.request_id, trace_id)
+    s = message.sampling
+    return RequestArrived(
+        request.request_id,
+        message.model,
+        request.arrived_ns,
+        request.tokenize_ns,
+        request.spec.prompt_tokens,
+        request.spec.max_output_tokens,
+        None,
+        ids.trace_id.hex(),
+        parent_span_id,
+        message.operation,
+        trace_flags,
+        message.tracestate if parent_span_id is not None else None,
+        RequestOptions(
+            s.temperature,
+            s.top_p,
+            s.top_k,
+            s.presence_penalty,
+            s.frequency_penalty,
+            s.seed,
+            message.stream,
+            message.choices,
+        ),
+    )
 
 
 def draft_sources(limits: DeviceLimits) -> tuple[str, ...]:
@@ -171,7 +193,7 @@ def _parameters(message: Submit) -> SamplingParameters:
     )
 
 
-def _trace_context(traceparent: str | None) -> tuple[str | None, str | None]:
-    """Trace id and parent span id of a W3C traceparent header, whose form the service has checked."""
+def _trace_context(traceparent: str | None) -> tuple[str | None, str | None, int]:
+    """Trace id, parent span id and flags of a W3C traceparent header, whose form the service has checked."""
     parts = traceparent.split("-") if traceparent else []
-    return (parts[1], parts[2]) if len(parts) >= 4 else (None, None)
+    return (parts[1], parts[2], int(parts[3], 16)) if len(parts) >= 4 else (None, None, SAMPLED)

@@ -44,10 +44,12 @@ class Submit(msgspec.Struct, tag="submit", frozen=True):
 
     `stop_token_ids` end the answer and are not published. `host_stop` says that the service looks for stop
     strings and may cancel with reason "stop". `arrived_ns`: when the HTTP request arrived. `tokenize_ns`: how
-    long tokenizing took. `traceparent`: the caller's W3C header, checked for form. `message_boundaries`: prompt
-    endpoints of completed chat messages, ascending. `logprobs`: report each output token's log-probability and those
-    of this many likeliest tokens; None: nothing. `prompt_logprobs`: the same for each prompt token but the first.
-    `operation`: which of the endpoints was asked.
+    long tokenizing took. `traceparent`, `tracestate`: the caller's W3C headers, checked for form.
+    `message_boundaries`: prompt endpoints of completed chat messages, ascending. `logprobs`: report each output token's
+    log-probability and those of this many likeliest tokens; None: nothing. `prompt_logprobs`: the same for each prompt
+    token but the first.
+    `operation`: which of the endpoints was asked. `stream`: the answer comes in pieces. `choices`: as many requests with
+    the same prompt make one answer.
     """
 
     request_id: str
@@ -64,6 +66,9 @@ class Submit(msgspec.Struct, tag="submit", frozen=True):
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     operation: Operation = "text_completion"
+    tracestate: str | None = None
+    stream: bool = False
+    choices: int = 1
 
 
 class Cancel(msgspec.Struct, tag="cancel", frozen=True):

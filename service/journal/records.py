@@ -56,8 +56,25 @@ class PolicyApplied(msgspec.Struct, tag="policy", array_like=True, frozen=True):
     coefficients: dict[str, float | int | str]
 
 
+class RequestOptions(msgspec.Struct, array_like=True, frozen=True):
+    """How a request wants to be answered; `choices` of the same prompt are requests of their own."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    presence_penalty: float
+    frequency_penalty: float
+    seed: int | None
+    stream: bool
+    choices: int
+
+
 class RequestArrived(msgspec.Struct, tag="arrive", array_like=True, frozen=True):
-    """A request reached the engine. `arrived_ns` is its HTTP arrival, before `tokenize_ns` of tokenizing."""
+    """A request reached the engine. `arrived_ns` is its HTTP arrival, before `tokenize_ns` of tokenizing.
+
+    `trace_id`: the caller's, where it sent one, which `parent_span_id` tells, or the request's own. `trace_flags` and
+    `trace_state`: what the caller said with it. `operation`: chat or text_completion.
+    """
 
     request_id: str
     model: str
@@ -68,6 +85,10 @@ class RequestArrived(msgspec.Struct, tag="arrive", array_like=True, frozen=True)
     prefix_key: str | None
     trace_id: str | None
     parent_span_id: str | None
+    operation: str = "text_completion"
+    trace_flags: int = 1
+    trace_state: str | None = None
+    options: RequestOptions | None = None
 
 
 class RequestAdmitted(msgspec.Struct, tag="admit", array_like=True, frozen=True):
@@ -251,7 +272,7 @@ class SchedulerCheckpoint(msgspec.Struct, tag="state", array_like=True, frozen=T
 
 
 class PackedPlan(msgspec.Struct, tag="pack", array_like=True, frozen=True):
-    """PlanCommitted as the engine writes it; readers get it back as that (see service.journal.packed).
+    """PlanCommitted as the engine writes it (see service.journal.packed).
 
     `layout` says what the rows in `lanes`, `details` and `candidates` hold; `candidates` begins with the submitted one.
     `slots`: int64, the submitted slots of each candidate, one after another; `request_ids`: whose each of them is, in
@@ -296,7 +317,7 @@ Record = (
     | SchedulerCheckpoint
     | PackedPlan
 )
-"""What frames hold. Readers see PlanCommitted in place of PackedPlan."""
+"""What frames hold. Readers see PlanCommitted in place of PackedPlan, unless they ask for packed plans."""
 
 encoder = msgspec.msgpack.Encoder()
 decoder = msgspec.msgpack.Decoder(list[Record])

@@ -208,8 +208,9 @@ def test_a_traceparent_is_passed_on_when_it_is_valid(api):
     bad = good.replace("b7ad6b7169203331", "0" * 16)
     for header in (good, bad):
         body = {"model": "tiny", "prompt": "Hi"}
-        api.http.post("/v1/completions", json=body, headers={"traceparent": header})
+        api.http.post("/v1/completions", json=body, headers={"traceparent": header, "tracestate": "k=v"})
     assert [submit.traceparent for submit in api.engine.submits] == [good, None]
+    assert [submit.tracestate for submit in api.engine.submits] == ["k=v", None]
 
 
 def test_arrival_and_tokenizing_are_timed(api):

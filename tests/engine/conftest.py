@@ -138,8 +138,8 @@ class Rig:
             more.pop("boundaries", []),
             more.pop("logprobs", None),
             more.pop("prompt_logprobs", None),
+            **more,
         )
-        assert not more
         self.transport.inbox.append((client, message))
 
     def cancel(

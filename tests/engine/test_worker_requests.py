@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.ipc.messages import Accepted, EngineReady, Hello, Sampling
-from service.journal.records import LaneOutcome, OutputPublished, RequestAdmitted, RunStarted
+from service.journal.records import LaneOutcome, OutputPublished, RequestAdmitted, RequestOptions, RunStarted
+from service.telemetry.span_ids import request_ids
 
 MS = 1_000_000
 
@@ -165,11 +166,29 @@ def test_a_hello_is_answered_with_the_engines_limits(rig):
 
 
 def test_the_callers_trace_context_is_kept(rig):
-    rig.submit("a", traceparent=f"00-{'a' * 32}-{'b' * 16}-01")
+    rig.submit("a", traceparent=f"00-{'a' * 32}-{'b' * 16}-00", tracestate="k=v")
+    rig.settle()
+    record = rig.arrived("a")
+    assert (record.trace_id, record.parent_span_id) == ("a" * 32, "b" * 16)
+    assert (record.trace_flags, record.trace_state) == (0, "k=v")
+
+
+def test_a_request_without_a_caller_has_a_trace_of_its_own_which_follows_from_its_id(rig):
+    rig.submit("a", tracestate="k=v")
     rig.submit("b")
     rig.settle()
-    assert (rig.arrived("a").trace_id, rig.arrived("a").parent_span_id) == ("a" * 32, "b" * 16)
-    assert rig.arrived("b").trace_id is None
+    for name in ("a", "b"):
+        record = rig.arrived(name)
+        assert record.trace_id == request_ids("run-1", name, None).trace_id.hex()
+        assert (record.parent_span_id, record.trace_flags, record.trace_state) == (None, 1, None)
+
+
+def test_what_a_request_asked_for_is_written_down(rig):
+    sampling = Sampling(0.5, 0.9, 7, 40, presence_penalty=0.25, frequency_penalty=-0.5)
+    rig.submit("a", sampling=sampling, operation="chat", stream=True, choices=3)
+    rig.settle()
+    assert rig.arrived("a").operation == "chat"
+    assert rig.arrived("a").options == RequestOptions(0.5, 0.9, 40, 0.25, -0.5, 7, True, 3)
 
 
 def test_a_failed_graph_ends_its_requests_with_an_error_and_the_engine_lives(rig):
