@@ -1,7 +1,7 @@
 """Cuts requirements/lock.txt down to what the server needs, hashes and all: `python deploy/runtime_lock.py FOLDER`.
 
 The lock also holds what tests and linters need. pip-compile notes under each package who asks for it, so that the
-server's part follows from the lock alone. Standard library only: the image's build runs it before anything is installed.
+server's part follows from the lock alone. Standard library only: the image's build runs it before it installs anything.
 Writes FOLDER/runtime.txt (for `pip install --require-hashes --no-deps`), FOLDER/pins.txt (the same versions as
 constraints) and FOLDER/torch.txt (the version of torch, which has no hash: people choose its index).
 """
@@ -55,8 +55,9 @@ def main(arguments: list[str]) -> int:
     pins = [f"{name}=={_ENTRY.match(packages[name])['version']}" for name in names]  # type: ignore[index]
     folder = pathlib.Path(arguments[0])
     folder.mkdir(parents=True, exist_ok=True)
-    for name, lines in {"runtime.txt": [packages[name].rstrip() for name in names], "pins.txt": pins, "torch.txt": [torch[1]]}.items():
-        (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    hashed = [packages[name].rstrip() for name in names]
+    for file, lines in {"runtime.txt": hashed, "pins.txt": pins, "torch.txt": [torch[1]]}.items():
+        (folder / file).write_text("\n".join(lines) + "\n", encoding="utf-8")
     print(f"{len(names)} of {len(packages)} packages, and {torch[1]}")
     return 0
 
