@@ -30,7 +30,7 @@ settings.register_profile("helios", deadline=None, derandomize="CI" in os.enviro
 settings.load_profile("helios")
 
 
-NEEDS_KERNELS = ("scheduler", "simulation", "engine", "e2e", "cli", "browser")
+NEEDS_KERNELS = ("scheduler", "simulation", "engine", "e2e", "cli", "browser", "deploy")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -86,6 +86,13 @@ def _new_database(server: sa.URL) -> Iterator[str]:
 @pytest.fixture
 def empty_postgresql_url(_postgresql_server: sa.URL) -> Iterator[str]:
     """The address of a new database without tables; for tests that change the schema."""
+    with _new_database(_postgresql_server) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def module_postgresql_url(_postgresql_server: sa.URL) -> Iterator[str]:
+    """The address of a database of the module's own, without tables; for tests that share one running server."""
     with _new_database(_postgresql_server) as url:
         yield url
 
