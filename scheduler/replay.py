@@ -1,7 +1,7 @@
 """checkpoint() and restore(): the whole state as bytes, so that the same commands give the same plans again.
 
 Arrays are stored as they are in memory, everything else as msgpack. The bytes belong to one version of the layout and
-one catalog; both are checked, and a checksum guards against damage.
+one catalog; both are checked, a checksum guards against damage, and everything that kernels index with against forgery.
 """
 
 from __future__ import annotations
@@ -15,28 +15,15 @@ import numpy as np
 
 from scheduler import layout
 from scheduler.catalog import Catalog
-from scheduler.checks import MAX_TIME_NS, whole
-from scheduler.commitment import FRAME_SLOTS
-from scheduler.errors import InvalidCheckpoint, InvalidPolicy
+from scheduler.errors import InvalidCheckpoint
 from scheduler.frames import Frame, LaneColumns
 from scheduler.ledgers import Episode, Ledgers
 from scheduler.load_settings import LoadSettings
-from scheduler.plans import (
-    PLAN_FIELDS,
-    Alternative,
-    CostState,
-    LedgerBalances,
-    PlanLane,
-    PlanParts,
-    Reason,
-    ScheduledPlan,
-    ScoreKind,
-)
-from scheduler.policy import PolicyConfig
-from scheduler.prompts import Prompt
-from scheduler.records import RequestHandle, RequestSpec
+from scheduler.plans import PLAN_FIELDS, ScheduledPlan
+from scheduler.saved import Head, Saved, SavedFrame, SavedLedgers, SavedPlan, SavedTenant, Shapes
+from scheduler.saved_checks import check
 from scheduler.shapes import GraphShape
-from scheduler.state import Resources, SchedulerState, Tenant
+from scheduler.state import SchedulerState, Tenant
 
 VERSION = 1
 _MAGIC = b"helios-scheduler"
@@ -44,108 +31,8 @@ _HEADER = len(_MAGIC) + 4
 _T = TypeVar("_T")
 
 
-class SavedPlan(msgspec.Struct):
-    """A ScheduledPlan by its fields, and what commit and completion need of it."""
-
-    shape: GraphShape
-    lanes: tuple[PlanLane, ...]
-    reason: Reason
-    score_kind: ScoreKind
-    score: float
-    log_scale: float
-    parts: PlanParts
-    selected_cost_ns: int
-    observation_age_ns: int | None
-    cost_state: CostState
-    exploration_credit_ns: int
-    ledgers: LedgerBalances
-    alternatives: tuple[Alternative, ...]
-    margin: float | None
-    candidates: int
-    active_decoders: int
-    logical_rows: int
-    planned_ns: int
-    lane_epochs: tuple[int, ...]
-    following: GraphShape | None
-    queue_depth: int
-    tick: int
-    cohort: bytes
-    graph: int
-    needs_empty: bool
-
-
-class SavedFrame(msgspec.Struct):
-    """A frame in flight."""
-
-    number: int
-    fence: int
-    plan: SavedPlan
-    known: bool
-    queued: bool
-    committed_ns: int
-    expected_end_ns: int
-
-
-class SavedTenant(msgspec.Struct):
-    """Who holds a slot."""
-
-    handle: RequestHandle
-    spec: RequestSpec
-    prompt: Prompt
-    finished: bool
-
-
-class SavedLedgers(msgspec.Struct):
-    """(units, ordinary_ns, spent_ns) of both ledgers, the discovery total, the open episode."""
-
-    timing: tuple[int, int, int]
-    acceptance: tuple[int, int, int]
-    discovery_ns: int
-    episode: tuple[Reason, int] | None
-
-
-class Head(msgspec.Struct):
-    """What says whether the rest can be read."""
-
-    version: int
-    layout: str
-
-
-class _Shapes(Head):
-    """As much as it takes to make the catalog."""
-
-    shapes: tuple[GraphShape, ...]
-
-
-class Saved(Head):
-    """Everything that a checkpoint holds."""
-
-    shapes: tuple[GraphShape, ...]
-    settings: LoadSettings
-    coefficients: dict[str, float | int | str]
-    estimates: list[tuple[list[int], int, int]]
-    arrays: dict[str, bytes]
-    tenants: list[SavedTenant]
-    queue: list[SavedFrame]
-    completed: int
-    served: dict[int, int]
-    unpublished_snapshots: list[str]
-    resources: Resources
-    ledgers: SavedLedgers
-    now_ns: int
-    last_fence: int
-    tick: int
-    admissions: int
-
-    def policy(self) -> PolicyConfig:
-        """The policy in force. Raises InvalidCheckpoint for coefficients that this program does not know."""
-        try:
-            return PolicyConfig().merged(self.coefficients)
-        except InvalidPolicy as why:
-            raise InvalidCheckpoint(f"the checkpoint's policy cannot be used: {why}") from None
-
-
 def _arrays(state: SchedulerState) -> dict[str, np.ndarray[Any, Any]]:
+    """What scheduler.saved.array_forms describes."""
     a = state.acceptance
     return {
         "slots": state.slots,
@@ -208,16 +95,20 @@ def _saved_frame(frame: Frame) -> SavedFrame:
 
 
 def decode(data: bytes, catalog: Catalog) -> Saved:
-    """What encode() wrote, checked. Raises InvalidCheckpoint; nothing has been changed."""
+    """What encode() wrote, checked: load() of it cannot fail. Raises InvalidCheckpoint; nothing has been changed."""
     saved = _read(_checked_payload(data), Saved)
     if saved.shapes != catalog.shapes:
         raise InvalidCheckpoint("the checkpoint is of another catalog: its shapes or their order differ")
+    check(saved, catalog)
     return saved
 
 
 def shapes_in(data: bytes) -> tuple[GraphShape, ...]:
-    """The shapes of the catalog that a checkpoint is of, in its order. Raises InvalidCheckpoint."""
-    return _read(_checked_payload(data), _Shapes).shapes
+    """The shapes of the catalog that a checkpoint is of, in its order: some, each once. Raises InvalidCheckpoint."""
+    shapes = _read(_checked_payload(data), Shapes).shapes
+    if not shapes or len(set(shapes)) != len(shapes):
+        raise InvalidCheckpoint("the checkpoint's catalog is none: it is empty, or lists a shape twice")
+    return shapes
 
 
 def _checked_payload(data: bytes) -> bytes:
@@ -239,48 +130,12 @@ def _checked_payload(data: bytes) -> bytes:
 def _read(payload: bytes, kind: type[_T]) -> _T:
     try:
         return msgspec.msgpack.decode(payload, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as why:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, MemoryError) as why:
         raise InvalidCheckpoint(f"the checkpoint cannot be read: {why}") from None
 
 
-def _check_fits(state: SchedulerState, saved: Saved) -> None:
-    """Raises InvalidCheckpoint for parts of other sizes, or at places that are not there.
-
-    The checksum has found damage before; this keeps bytes that were written by another program from being taken.
-    """
-    sizes = {name: array.nbytes for name, array in _arrays(state).items()}
-    slots = [tenant.handle.slot for tenant in saved.tenants]
-    frames = [frame.number for frame in saved.queue]
-    known = set(slots)
-    fits = (
-        sizes == {name: len(held) for name, held in saved.arrays.items()}
-        and len(saved.estimates) == len(state.catalog.shapes)
-        and all(whole(number, -1, MAX_TIME_NS) for samples, *times in saved.estimates for number in (*samples, *times))
-        and all(whole(slot, 0, state.request_slots - 1) for slot in slots)
-        and len(known) == len(slots) == len({tenant.spec.request_id for tenant in saved.tenants})
-        and len(frames) <= FRAME_SLOTS
-        and len({saved.completed, *frames}) == 1 + len(frames)
-        and all(0 <= number < layout.FRAMES for number in frames)
-        and -1 <= saved.completed < layout.FRAMES
-        and all(_frame_fits(frame, known, len(state.catalog.shapes)) for frame in saved.queue)
-    )
-    if not fits:
-        raise InvalidCheckpoint("the checkpoint's parts do not fit each other or this catalog")
-
-
-def _frame_fits(frame: SavedFrame, slots: set[int], shapes: int) -> bool:
-    cohort = frame.plan.cohort
-    if len(cohort) % layout.LANE.itemsize or not 0 <= frame.plan.graph < shapes:
-        return False
-    return {*np.frombuffer(cohort, layout.LANE)["slot"].tolist()} <= slots
-
-
 def load(state: SchedulerState, saved: Saved) -> None:
-    """Makes a fresh state of the same catalog and settings what it was when it was saved.
-
-    Raises InvalidCheckpoint, before anything has changed, for contents that do not fit the state.
-    """
-    _check_fits(state, saved)
+    """Makes a fresh state of the same catalog and settings what it was when it was saved; `saved`: of decode()."""
     state.catalog.load(saved.estimates)
     for name, array in _arrays(state).items():
         array[...] = np.frombuffer(saved.arrays[name], array.dtype).reshape(array.shape)

@@ -8,6 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from scheduler.errors import InvalidCheckpoint
 from scheduler.plans import PLAN_FIELDS, ScheduledPlan
 from service.store.queries import PlanDetail
 from service.why.columns import decision_differences
@@ -163,7 +164,10 @@ class _Pass:
     def _state(self, fast: Player, checkpoint: Checkpoint) -> bool:
         if checkpoint.last_fence + 1 < self._wanted.first:
             return True
-        different = state_difference(fast.scheduler.checkpoint(), checkpoint.state)
+        try:
+            different = state_difference(fast.scheduler.checkpoint(), checkpoint.state)
+        except InvalidCheckpoint as error:
+            raise NotReplayable(f"the checkpoint behind fence {checkpoint.last_fence} is damaged: {error}") from error
         if different is not None:
             return self._differ("the replay and the checkpoint behind this fence", [different])
         self._auditor.found.checkpoints += 1

@@ -21,6 +21,17 @@ from service.why.errors import NotReplayable
 from service.why.reference_state import reference_from
 
 _FAILED = "failed when it was recorded"
+_UNKNOWN = (
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    StopIteration,
+    msgspec.MsgspecError,
+    InvalidPolicy,
+)
+"""What an entry raises that no version of this program writes, or that somebody else made."""
 
 
 class Decided(NamedTuple):
@@ -87,7 +98,7 @@ class Player:
             return self._calls[code](*arguments)
         except SchedulerError as error:
             raise NotReplayable(f"the log and the replayed scheduler have parted: {error}") from error
-        except (KeyError, ValueError, TypeError, IndexError, msgspec.MsgspecError, InvalidPolicy) as error:
+        except _UNKNOWN as error:
             raise NotReplayable(
                 f"the log holds a call that this version does not know ({error!r}). Use the version of Helios that "
                 "recorded the run"

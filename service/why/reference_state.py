@@ -20,6 +20,7 @@ from scheduler.reference.frames import CompletedFrame, DeliveryInterval, Frame, 
 from scheduler.reference.prompts import Prompt, atomic_blocks, image_windows, window_starts
 from scheduler.reference.residents import Resident, Stage
 from scheduler.reference.scheduler import ReferenceScheduler
+from scheduler.saved import Saved, SavedLedgers, SavedTenant
 
 _STAGES = {
     layout.INIT: Stage.INIT,
@@ -48,14 +49,14 @@ def reference_from(data: bytes) -> ReferenceScheduler:
     return reference
 
 
-def _load_resources(reference: ReferenceScheduler, saved: replay.Saved) -> None:
+def _load_resources(reference: ReferenceScheduler, saved: Saved) -> None:
     resources = saved.resources
     if resources.page_tokens:
         reference.free_pages, reference.page_tokens = resources.free_pages, resources.page_tokens
     reference.free_snapshot_rows = resources.free_snapshot_rows
 
 
-def _load_ledgers(reference: ReferenceScheduler, saved: replay.SavedLedgers) -> None:
+def _load_ledgers(reference: ReferenceScheduler, saved: SavedLedgers) -> None:
     ledgers = reference.ledgers
     for reason, (units, _, spent_ns) in (
         (Reason.TIMING_REFRESH, saved.timing),
@@ -66,7 +67,7 @@ def _load_ledgers(reference: ReferenceScheduler, saved: replay.SavedLedgers) -> 
     ledgers.open = saved.episode is not None
 
 
-def _load_residents(reference: ReferenceScheduler, saved: replay.Saved) -> None:
+def _load_residents(reference: ReferenceScheduler, saved: Saved) -> None:
     slots = np.frombuffer(saved.arrays["slots"], layout.SLOT)
     depths = reference.draft_capacity
     prior = np.frombuffer(saved.arrays["prior"]).reshape(len(SOURCES), depths)
@@ -78,7 +79,7 @@ def _load_residents(reference: ReferenceScheduler, saved: replay.Saved) -> None:
         reference.slots[number] = _resident(reference, tenant, slots[number], tables[number])
 
 
-def _resident(reference: ReferenceScheduler, kept: replay.SavedTenant, slot: Any, tables: Any) -> Resident:
+def _resident(reference: ReferenceScheduler, kept: SavedTenant, slot: Any, tables: Any) -> Resident:
     spec, at_window = kept.spec, bool(slot["window"])
     return Resident(
         handle=kept.handle,
@@ -109,7 +110,7 @@ def _resident(reference: ReferenceScheduler, kept: replay.SavedTenant, slot: Any
     )
 
 
-def _prompt(spec: RequestSpec, kept: replay.SavedTenant, feature_rows: int) -> Prompt:
+def _prompt(spec: RequestSpec, kept: SavedTenant, feature_rows: int) -> Prompt:
     anchor = None if kept.prompt.anchor < 0 else kept.prompt.anchor
     cuts = () if anchor is None else tuple(sorted({anchor, *kept.prompt.extras}))
     windows = image_windows(spec, feature_rows)
@@ -128,7 +129,7 @@ def _estimates(reference: ReferenceScheduler, tables: Any) -> Estimates:
     return estimates
 
 
-def _load_frames(reference: ReferenceScheduler, saved: replay.Saved) -> None:
+def _load_frames(reference: ReferenceScheduler, saved: Saved) -> None:
     frames = np.frombuffer(saved.arrays["frames"], layout.FRAME)
     participants = np.frombuffer(saved.arrays["participants"], layout.PARTICIPANT).reshape(len(frames), -1)
     for kept in saved.queue:
@@ -142,7 +143,7 @@ def _load_frames(reference: ReferenceScheduler, saved: replay.Saved) -> None:
         reference.completed = _completed(saved, frames[saved.completed], participants[saved.completed])
 
 
-def _completed(saved: replay.Saved, frame: Any, participants: Any) -> CompletedFrame:
+def _completed(saved: Saved, frame: Any, participants: Any) -> CompletedFrame:
     rows = _taking_part(participants)
     return CompletedFrame(
         fence=int(frame["fence"]),
