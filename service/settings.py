@@ -95,7 +95,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_rows: Annotated[
         int | None, about("Cached states of finished prompts and answers; by default twice the request slots.")
     ] = None
-    otlp_endpoint: Annotated[str | None, about("Send OpenTelemetry spans to this OTLP/HTTP collector.")] = None
+    otlp_endpoint: Annotated[
+        str | None,
+        about(
+            "Send OpenTelemetry spans to this OTLP/HTTP collector; without it the OTEL_EXPORTER_OTLP_* variables say."
+        ),
+    ] = None
+    otlp_backlog: Annotated[
+        int | None,
+        about("Disk space of the journal that may wait for the collector; by default most of --journal-budget."),
+    ] = None
     journal_budget: Annotated[int, about("Disk space for the journal, such as 8GiB.")] = 1 << 30
     journal_segment_bytes: Annotated[int, about("Size of one journal file.", internal=True)] = 64 << 20
     journal_sync_ms: Annotated[int, about("Time between syncs to disk: what a power cut can lose.")] = 1000
@@ -138,6 +147,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             if len(os.fsencode(folder / "engine.sock")) <= SOCKET_PATH_BYTES:
                 break
         return folder
+
+    @property
+    def most_otlp_backlog(self) -> int:
+        """Bytes of closed segments that may wait for the collector alone.
+
+        Never so many that the journal's budget takes them first: beside them it holds the segment that is written, the
+        one after it and one that is being closed.
+        """
+        segment = min(self.journal_segment_bytes, self.journal_budget // 4)
+        room = max(0, self.journal_budget - 3 * segment)
+        return room if self.otlp_backlog is None else min(room, self.otlp_backlog)
 
     @property
     def engine_endpoint(self) -> str:
@@ -190,6 +210,11 @@ def default_threads() -> int:
     """Math threads for CPU programs: all cores but one, which the loop, HTTP and the recorder share."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     return max(1, available - 1)
+
+
+def process_environment() -> Mapping[str, str]:
+    """The environment, for what a standard of others defines, such as OpenTelemetry's `OTEL_*` variables."""
+    return os.environ
 
 
 def supervisor_pid(environment: Mapping[str, str] | None = None) -> int | None:

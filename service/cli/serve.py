@@ -59,6 +59,7 @@ TYPES: dict[str, Any] = {
     "mixed_prefill": bool,
     "snapshot_rows": click.IntRange(0, 1 << 20),
     "otlp_endpoint": HttpUrl(),
+    "otlp_backlog": ByteSize(0),
     "journal_budget": ByteSize(SMALLEST_JOURNAL),
     "journal_sync_ms": click.IntRange(1, 60_000),
     "retention_days": click.IntRange(0, 36_500),

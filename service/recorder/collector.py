@@ -1,10 +1,18 @@
-"""Posting spans to an OTLP/HTTP collector: protobuf, gzip, and an answer that is taken seriously."""
+"""Posting spans to an OTLP/HTTP collector: protobuf, compressed, and an answer that is taken seriously.
+
+What the standard calls retryable (429, 502, 503, 504, and no answer at all) raises; the pump tries again. Every other
+error is final by the standard. Where it may be one span's fault, smaller requests are tried, down to a single span.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
+import email.utils
 import gzip
 import logging
-from collections.abc import Sequence
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 
 import requests
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
@@ -13,24 +21,38 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from service.recorder.pump import SinkUnavailable
+from service.telemetry.exporter_settings import ExporterSettings
 from service.telemetry.otlp import export_request
 
 log = logging.getLogger(__name__)
 
 CONNECT_S = 2.0
-READ_S = 5.0
-_REFUSED = frozenset({400, 413, 422})
-"""Answers that blame the content: smaller requests are tried, down to a single span, which is then lost."""
+_RETRYABLE = frozenset({429, 502, 503, 504})
+_OF_CONTENT = frozenset({400, 413, 422})
+"""Answers that blame what was sent."""
+_MOST_ANSWER_BYTES = 64 << 10
+_COMPRESSORS: Mapping[str, Callable[[bytes], bytes]] = {
+    "gzip": lambda body: gzip.compress(body, compresslevel=1),
+    "deflate": lambda body: zlib.compress(body, level=1),
+}
 
 
 class Collector:
-    """One OTLP/HTTP endpoint; `endpoint` is its base URL or already ends with /v1/traces."""
+    """One OTLP/HTTP endpoint."""
 
-    def __init__(self, endpoint: str) -> None:
-        base = endpoint.rstrip("/")
-        self.url = base if base.endswith("/v1/traces") else f"{base}/v1/traces"
+    def __init__(self, settings: ExporterSettings) -> None:
+        self.url = settings.url
+        self._compress = _COMPRESSORS.get(settings.compression)
+        self._timeout_s = (min(CONNECT_S, settings.timeout_s), settings.timeout_s)
+        self._refused_with = 0
         self._session = requests.Session()
         self._session.trust_env = False  # no proxies or passwords from the environment
+        self._session.headers.update(settings.headers)
+        self._session.headers["Content-Type"] = "application/x-protobuf"
+        if self._compress is not None:
+            self._session.headers["Content-Encoding"] = settings.compression
+        self._session.verify = settings.certificate or True
+        self._session.cert = _client_certificate(settings)
 
     def send(self, who: Resource, spans: Sequence[Span]) -> int:
         """Deliver the spans. Returns how many the collector refused for good.
@@ -39,41 +61,75 @@ class Collector:
         """
         if not spans:
             return 0
+        body = export_request(who, spans)
+        status, content, retry_after = self._post(body if self._compress is None else self._compress(body))
+        if 200 <= status < 300:
+            self._refused_with = 0
+            return _rejected(content, len(spans))
+        if status in _RETRYABLE or status < 400:  # a redirection is a wrong address, which somebody may put right
+            raise SinkUnavailable(f"{self.url} answered {status}", retry_after)
+        if status in _OF_CONTENT and len(spans) > 1:
+            middle = len(spans) // 2
+            return self.send(who, spans[:middle]) + self.send(who, spans[middle:])
+        self._note_refusal(status, len(spans))
+        return len(spans)
+
+    def _note_refusal(self, status: int, spans: int) -> None:
+        """Once for each kind, until something arrives: a wrong key is refused with every batch."""
+        level = logging.DEBUG if status == self._refused_with else logging.WARNING
+        self._refused_with = status
+        log.log(level, "%s refused %d spans for good, answering %d", self.url, spans, status)
+
+    def _post(self, body: bytes) -> tuple[int, bytes, float | None]:
+        """The answer's status, the beginning of its body, and how many seconds it asks us to wait."""
         try:
-            answer = self._session.post(
-                self.url,
-                data=gzip.compress(export_request(who, spans), compresslevel=1),
-                headers={"Content-Type": "application/x-protobuf", "Content-Encoding": "gzip"},
-                timeout=(CONNECT_S, READ_S),
-                allow_redirects=False,
-            )
-        except requests.RequestException as error:
-            raise SinkUnavailable(f"{self.url} cannot be reached ({type(error).__name__})") from error
-        if answer.status_code in _REFUSED:
-            return self._send_halves(who, spans, answer.status_code)
-        if not 200 <= answer.status_code < 300:
-            raise SinkUnavailable(f"{self.url} answered {answer.status_code}", _retry_after(answer))
-        return _rejected(answer)
-
-    def _send_halves(self, who: Resource, spans: Sequence[Span], status: int) -> int:
-        if len(spans) == 1:
-            log.warning("the collector refused a %s span for good (%d)", spans[0].name, status)
-            return 1
-        middle = len(spans) // 2
-        return self.send(who, spans[:middle]) + self.send(who, spans[middle:])
+            with self._session.post(
+                self.url, data=body, timeout=self._timeout_s, allow_redirects=False, stream=True
+            ) as answer:
+                content = b""
+                for piece in answer.iter_content(_MOST_ANSWER_BYTES):  # to its end: the connection is used again
+                    content += piece
+                    if len(content) > _MOST_ANSWER_BYTES:
+                        break
+                return answer.status_code, content, retry_after_s(answer.headers.get("Retry-After", ""))
+        except OSError as error:  # requests' own errors are some, and so is a certificate that is not there
+            raise SinkUnavailable(f"{self.url} cannot be reached ({_why(error)})") from error
 
 
-def _retry_after(answer: requests.Response) -> float | None:
-    text = answer.headers.get("Retry-After", "")
-    return float(text) if text.isascii() and text.isdigit() else None
-
-
-def _rejected(answer: requests.Response) -> int:
-    """Spans that an otherwise successful answer says it dropped."""
+def retry_after_s(text: str) -> float | None:
+    """Seconds that a Retry-After header names, as a number or as a time; None where it names none."""
+    text = text.strip()
     try:
-        partial = ExportTraceServiceResponse.FromString(answer.content).partial_success
+        seconds = float(text)
+    except ValueError:
+        pass
+    else:
+        return max(0.0, seconds) if math.isfinite(seconds) else None
+    try:
+        at = email.utils.parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    at = at if at.tzinfo is not None else at.replace(tzinfo=dt.UTC)
+    return max(0.0, (at - dt.datetime.now(dt.UTC)).total_seconds())
+
+
+def _why(error: OSError) -> str:
+    """In a few words: those of requests repeat the address and name objects."""
+    return type(error).__name__ if isinstance(error, requests.RequestException) else str(error)
+
+
+def _client_certificate(settings: ExporterSettings) -> str | tuple[str, str] | None:
+    if settings.client_certificate is not None and settings.client_key is not None:
+        return settings.client_certificate, settings.client_key
+    return settings.client_certificate
+
+
+def _rejected(content: bytes, sent: int) -> int:
+    """Spans that an otherwise successful answer says it dropped: the standard forbids to send them again."""
+    try:
+        partial = ExportTraceServiceResponse.FromString(content).partial_success
     except DecodeError:
         return 0
-    if partial.rejected_spans:
+    if partial.rejected_spans or partial.error_message:
         log.warning("the collector dropped %d spans: %s", partial.rejected_spans, partial.error_message)
-    return int(partial.rejected_spans)
+    return max(0, min(sent, int(partial.rejected_spans)))

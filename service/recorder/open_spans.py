@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
@@ -21,40 +21,87 @@ from service.journal.records import (
 )
 from service.recorder.clock import RunClock
 from service.recorder.gauges import record_ns
-from service.telemetry.otlp import RequestStory, SpanIds, about_run, plan_span, policy_span, request_ids, request_span
+from service.telemetry.otlp import (
+    PLAN_ATTRIBUTES_KEPT,
+    RequestStory,
+    SpanIds,
+    about_run,
+    plan_ids,
+    plan_span,
+    policy_ids,
+    policy_span,
+    request_ids,
+    request_name,
+    request_span,
+)
+from service.telemetry.sampling import SpanSampler
+from service.telemetry.span_limits import NO_LIMITS, SpanLimits, apply_limits
+
+_PUBLISHED_KEPT = 64
+"""Plans whose lanes' requests are remembered for their publications, which follow soon."""
+
+
+class SpanOptions(NamedTuple):
+    """What users of OpenTelemetry set: which spans are sent, what they are cut down to, and who sends them."""
+
+    sampler: SpanSampler = SpanSampler()
+    limits: SpanLimits = NO_LIMITS
+    resource: Mapping[str, Any] = {}
+
+
+class Ended(NamedTuple):
+    """Spans that records have ended, records that cannot become a span, and requests whose beginning is missing."""
+
+    spans: list[Span]
+    failed: int
+    headless: int
 
 
 class _OpenPlan(NamedTuple):
     plan: PlanCommitted
     links: tuple[SpanIds, ...]
     start: Position
+    sent: bool
 
 
 class _OpenRequest(NamedTuple):
     story: RequestStory
+    ids: SpanIds
     start: Position
+    sent: bool
 
 
 class OpenSpans:
-    """The open spans of run `run_id`. `about`: resource attributes. `last_ns`: the latest time
-    seen, at which lost spans end.
+    """The open spans of run `run_id`. `about`: resource attributes. `last_ns`: the latest time seen, at which lost
+    spans end. `whole`: the run's records are known from its start, so that an end without a beginning is a loss.
     """
 
-    def __init__(self, run_id: str, clock: RunClock, about: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        clock: RunClock,
+        about: dict[str, str] | None = None,
+        options: SpanOptions | None = None,
+        whole: bool = False,
+    ) -> None:
         self.run_id = run_id
         self.clock = clock
         self.about = about or {}
         self.last_ns = clock.monotonic_ns
+        self._options = options or SpanOptions()
+        self._whole = whole
         self._plans: dict[int, _OpenPlan] = {}
         self._requests: dict[str, _OpenRequest] = {}
         self._published: dict[int, tuple[str, ...]] = {}
+        self._ended: list[Span] = []
+        self._headless = 0
 
     def copy(self) -> OpenSpans:
         """A copy to change until the spans are sent."""
-        other = OpenSpans(self.run_id, self.clock, self.about)
+        other = OpenSpans(self.run_id, self.clock, self.about, self._options, self._whole)
         other.last_ns = self.last_ns
         other._plans, other._requests = dict(self._plans), dict(self._requests)
-        other._published = dict(list(self._published.items())[-64:])
+        other._published = dict(list(self._published.items())[-_PUBLISHED_KEPT:])
         return other
 
     def oldest(self) -> Position | None:
@@ -62,64 +109,99 @@ class OpenSpans:
         starts = [item.start for group in (self._plans, self._requests) for item in group.values()]
         return min(starts, default=None)
 
-    def add(self, records: Sequence[Record], start: Position) -> tuple[list[Span], int]:
-        """The spans that these records end, and how many records could not become one."""
-        spans: list[Span] = []
+    def add(self, records: Sequence[Record], start: Position) -> Ended:
+        """What these records end. A span that the sampler does not take ends without a trace here."""
         failed = 0
         for record in records:
             try:
                 self.last_ns = max(self.last_ns, record_ns(record))
-                span = self._add(record, start)
-                if span is not None:
-                    spans.append(span)
+                self._add(record, start)
             except (ValueError, TypeError, OverflowError):  # a value that OTLP cannot hold
                 failed += 1
-        return spans, failed
+        ended = Ended(self._ended, failed, self._headless)
+        self._ended, self._headless = [], 0
+        return ended
 
     def lose_all(self) -> list[Span]:
         """End everything that is open as lost."""
-        spans = []
         for item in self._plans.values():
-            spans.append(plan_span(self.run_id, item.plan, None, self.last_ns, item.links, self.clock.wall))
+            self._end_plan(item, None)
         for request in self._requests.values():
-            spans.append(request_span(self.run_id, request.story, None, self.last_ns, self.clock.wall))
+            self._end_request(request, None)
+        spans, self._ended = self._ended, []
         self._plans, self._requests, self._published = {}, {}, {}
         return spans
 
-    def _add(self, record: Record, start: Position) -> Span | None:
+    def _add(self, record: Record, start: Position) -> None:
         match record:
             case RunStarted():
                 self.about = about_run(record.version, record.host, record.model, record.device)
                 self.clock = RunClock(record.wall_ns, record.monotonic_ns)
                 self.last_ns = record.monotonic_ns
+                self._whole = True
             case PolicyApplied():
-                return policy_span(self.run_id, record, self.clock.wall)
+                span = policy_span(self.run_id, record, self.clock.wall)
+                if self._options.sampler.takes_root(policy_ids(self.run_id, record.version, record.fence), span.name):
+                    self._end(span, 0)
             case RequestArrived():
-                self._requests[record.request_id] = _OpenRequest(RequestStory(record), start)
+                self._begin_request(record, start)
             case RequestAdmitted():
                 self._update(record.request_id, admitted=record)
             case RequestFinished():
                 request = self._requests.pop(record.request_id, None)
-                if request is not None:
-                    return request_span(self.run_id, request.story, record, record.finished_ns, self.clock.wall)
+                if request is None:
+                    self._headless += self._whole
+                else:
+                    self._end_request(request, record)
             case PlanCommitted():
-                links = tuple(dict.fromkeys(self._link(lane.request_id) for lane in record.lanes))
-                self._plans[record.fence] = _OpenPlan(record, links, start)
-                self._published[record.fence] = tuple(lane.request_id for lane in record.lanes)
+                self._begin_plan(record, start)
             case PlanCompleted():
-                plan = self._plans.pop(record.fence, None)
-                if plan is not None:
-                    return plan_span(self.run_id, plan.plan, record, record.completed_ns, plan.links, self.clock.wall)
+                self._complete(record)
             case OutputPublished():
                 for lane in record.lanes:
                     self._note_output(record, lane)
             case _:
                 pass
-        return None
 
-    def _link(self, request_id: str) -> SpanIds:
-        request = self._requests.get(request_id)
-        return request_ids(self.run_id, request_id, None if request is None else request.story.arrived.trace_id)
+    def _begin_request(self, record: RequestArrived, start: Position) -> None:
+        ids = request_ids(self.run_id, record.request_id, record.trace_id)
+        sent = self._options.sampler.takes_request(ids, record, request_name(record))
+        self._requests[record.request_id] = _OpenRequest(RequestStory(record), ids, start, sent)
+
+    def _end_request(self, request: _OpenRequest, record: RequestFinished | None) -> None:
+        if request.sent:
+            self._end(request_span(self.run_id, request.story, record, self.last_ns, self.clock.wall), 0)
+
+    def _begin_plan(self, plan: PlanCommitted, start: Position) -> None:
+        names = tuple(lane.request_id for lane in plan.lanes)
+        served = [self._requests.get(name) for name in dict.fromkeys(names)]
+        links = tuple(
+            request_ids(self.run_id, name, None) if request is None else request.ids
+            for name, request in zip(dict.fromkeys(names), served, strict=True)
+        )
+        sent = self._options.sampler.takes_root(plan_ids(self.run_id, plan.fence), "helios.plan") or any(
+            request is not None and request.sent for request in served
+        )
+        self._plans[plan.fence] = _OpenPlan(plan, links, start, sent)
+        self._published[plan.fence] = names
+
+    def _complete(self, record: PlanCompleted) -> None:
+        """The plan's end; frames complete in order, so the end of any plan before it is missing."""
+        for fence in [fence for fence in self._plans if fence < record.fence]:
+            self._end_plan(self._plans.pop(fence), None)
+        plan = self._plans.pop(record.fence, None)
+        if plan is not None:
+            self._end_plan(plan, record)
+
+    def _end_plan(self, item: _OpenPlan, record: PlanCompleted | None) -> None:
+        if item.sent:
+            span = plan_span(self.run_id, item.plan, record, self.last_ns, item.links, self.clock.wall)
+            self._end(span, PLAN_ATTRIBUTES_KEPT)
+
+    def _end(self, span: Span, kept: int) -> None:
+        if self._options.limits is not NO_LIMITS:
+            apply_limits(span, self._options.limits, kept)
+        self._ended.append(span)
 
     def _note_output(self, record: OutputPublished, lane: int) -> None:
         names = self._published.get(record.fence, ())

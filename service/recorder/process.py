@@ -24,19 +24,25 @@ from service.journal.errors import JournalError
 from service.journal.live import live_run
 from service.journal.segments import journal_identity
 from service.process import guard_child, install_stop_handler
+from service.recorder.backlog import Backlog
 from service.recorder.collector import Collector
 from service.recorder.gauges import SinkGauges, WalGauge
 from service.recorder.offsets import OTLP_OPEN, OTLP_SINK, SQL_SINK, ShippedSegments
+from service.recorder.open_spans import SpanOptions
 from service.recorder.otlp_sink import OtlpSink
 from service.recorder.pump import Pump, Sink
 from service.recorder.retention import Retention, there_is_room
 from service.recorder.sql_sink import SqlSink
 from service.recorder.wal import BoundedWal, WalLimit
-from service.settings import Settings
+from service.settings import Settings, process_environment
 from service.store.database import database_url, open_database
 from service.store.errors import StoreError
 from service.store.retention import Limits
+from service.telemetry.exporter_settings import exporter_settings
+from service.telemetry.sampling import configured_sampler
+from service.telemetry.sdk_resource import environment_attributes
 from service.telemetry.shared import MetricsUnavailable, MetricsWriter
+from service.telemetry.span_limits import limits_of
 
 log = logging.getLogger(__name__)
 
@@ -63,12 +69,14 @@ class Recorder:
         journal_id = journal_identity(directory)
         sqlite = self._engine.url.database if self._engine.dialect.name == "sqlite" else None
         self._wal = WalGauge(self._metrics, None if sqlite is None else pathlib.Path(sqlite))
-        off = () if settings.otlp_endpoint else (OTLP_SINK, OTLP_OPEN)
+        exporter = exporter_settings(settings.otlp_endpoint, process_environment())
+        off = () if exporter else (OTLP_SINK, OTLP_OPEN)
         limit = None if sqlite is None else WalLimit(self._engine, settings.store_wal_limit)
         stored = SqlSink(self._engine, journal_id, switched_off=off)
         sinks: list[Sink] = [stored if limit is None else BoundedWal(stored, limit)]
-        if settings.otlp_endpoint:
-            sinks.append(OtlpSink(self._engine, journal_id, Collector(settings.otlp_endpoint)))
+        if exporter is not None:
+            backlog = Backlog(directory, settings.most_otlp_backlog)
+            sinks.append(OtlpSink(self._engine, journal_id, Collector(exporter), backlog, _span_options()))
         live = functools.partial(live_run, directory)
         shipped = ShippedSegments(directory, *(sink.name for sink in sinks))
         self._threads = {
@@ -136,6 +144,11 @@ def main(arguments: list[str]) -> int:
     collect_rarely()
     install_stop_handler(recorder.stop, DEADLINE_S)
     return recorder.run()
+
+
+def _span_options() -> SpanOptions:
+    """What the standard's variables say about spans."""
+    return SpanOptions(configured_sampler(), limits_of(process_environment()), environment_attributes())
 
 
 def _open_store(url: str) -> sa.Engine:

@@ -2,11 +2,14 @@
 
 Ids follow from run, fence and request id alone, so that sending a span twice sends the same span. Building raises
 ValueError or TypeError for what OTLP cannot hold, such as an int beyond 64 bits; nothing is turned into text.
+Attributes are named as SCHEMA_URL has them: the last version of the semantic conventions that defines the GenAI ones,
+which have a repository of their own since, with changes that no released schema describes.
 """
 
 from __future__ import annotations
 
 import enum
+import importlib.metadata
 import numbers
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
@@ -30,13 +33,27 @@ from service.telemetry.span_ids import plan_ids as plan_ids
 from service.telemetry.span_ids import policy_ids as policy_ids
 from service.telemetry.span_ids import request_ids as request_ids
 
-SCOPE = InstrumentationScope(name="helios")
-_REMOTE_PARENT = 0x100 | 0x200 | 0x01
-"""Span flags: the parent is known to be in another process; sampled."""
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.41.0"
+_SAMPLED = 0x01
+_LOCAL = 0x100 | _SAMPLED
+"""Span flags: what is sent was sampled; the parent or the linked span is known, and not in another process."""
+_REMOTE_PARENT = 0x200 | _LOCAL
+PLAN_ATTRIBUTES_KEPT = 8
+"""So many attributes of a plan come first, and stay whatever limits are set: its kind, reason, fence and shape."""
 
 Wall = Callable[[int], int]
 """Unix time in ns of a run's monotonic ns."""
 Value = bool | int | float | str | enum.Enum | Iterable[str]
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("helios-serving")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+SCOPE = InstrumentationScope(name="helios", version=_version())
 
 
 class RequestStory(NamedTuple):
@@ -65,13 +82,19 @@ def plan_span(
         trace_id=ids.trace_id,
         span_id=ids.span_id,
         name="helios.plan",
+        flags=_LOCAL,
         kind=Span.SPAN_KIND_INTERNAL,
         start_time_unix_nano=wall(plan.committed_ns),
         end_time_unix_nano=wall(max(plan.committed_ns, done.completed_ns if done is not None else ended_ns)),
         attributes=_attributes(_plan_values(plan, done, outcome)),
-        links=[Span.Link(trace_id=link.trace_id, span_id=link.span_id) for link in links],
+        links=[Span.Link(trace_id=link.trace_id, span_id=link.span_id, flags=_LOCAL) for link in links],
         status=None if outcome == "completed" else Status(code=Status.STATUS_CODE_ERROR, message=outcome),
     )
+
+
+def request_name(arrived: RequestArrived) -> str:
+    """The name of the request's span, such as `chat smollm2-135m-instruct`."""
+    return f"{arrived.operation} {arrived.model}"
 
 
 def request_span(run_id: str, story: RequestStory, finished: RequestFinished | None, ended_ns: int, wall: Wall) -> Span:
@@ -89,8 +112,9 @@ def request_span(run_id: str, story: RequestStory, finished: RequestFinished | N
         trace_id=ids.trace_id,
         span_id=ids.span_id,
         parent_span_id=parent or b"",
-        flags=_REMOTE_PARENT if parent is not None else 0,
-        name=f"text_completion {arrived.model}",
+        flags=_REMOTE_PARENT if parent is not None else _LOCAL,
+        trace_state=(arrived.trace_state or "") if parent is not None else "",
+        name=request_name(arrived),
         kind=Span.SPAN_KIND_SERVER,
         start_time_unix_nano=wall(arrived.arrived_ns),
         end_time_unix_nano=wall(end_ns),
@@ -109,6 +133,7 @@ def policy_span(run_id: str, applied: PolicyApplied, wall: Wall) -> Span:
         trace_id=ids.trace_id,
         span_id=ids.span_id,
         name="helios.policy_change",
+        flags=_LOCAL,
         kind=Span.SPAN_KIND_INTERNAL,
         start_time_unix_nano=wall(applied.applied_ns),
         end_time_unix_nano=wall(applied.applied_ns),
@@ -121,25 +146,31 @@ def about_run(version: str, host: str, model: str, device: str) -> dict[str, str
     return {"service.version": version, "host.name": host, "helios.model": model, "helios.device": device}
 
 
-def resource(run_id: str, about: Mapping[str, str]) -> Resource:
-    """Who speaks: one engine run, described by about_run where that is known."""
-    return Resource(attributes=_attributes({"service.name": "helios", "service.instance.id": run_id, **about}))
+def resource(run_id: str, about: Mapping[str, str], environment: Mapping[str, Value] | None = None) -> Resource:
+    """Who speaks: one engine run, described by about_run where that is known.
+
+    What the `environment` of the process says goes before that, but for `helios.run_id`.
+    """
+    known = {"service.name": "helios", "service.instance.id": run_id, **about}
+    return Resource(attributes=_attributes({**known, **(environment or {}), "helios.run_id": run_id}))
 
 
 def export_request(who: Resource, spans: Iterable[Span]) -> bytes:
     """The serialized body of `POST /v1/traces`."""
-    scoped = ScopeSpans(scope=SCOPE, spans=spans)
+    scoped = ScopeSpans(scope=SCOPE, spans=spans, schema_url=SCHEMA_URL)
     body: bytes = ExportTraceServiceRequest(
-        resource_spans=[ResourceSpans(resource=who, scope_spans=[scoped])]
+        resource_spans=[ResourceSpans(resource=who, scope_spans=[scoped], schema_url=SCHEMA_URL)]
     ).SerializeToString()
     return body
 
 
 def _plan_values(plan: PlanCommitted, done: PlanCompleted | None, outcome: str) -> dict[str, Value]:
+    # The first PLAN_ATTRIBUTES_KEPT outlast every limit.
     shape = plan.shape
     values: dict[str, Value] = {
         "helios.plan.kind": shape.kind,
         "helios.plan.reason": plan.reason,
+        "helios.plan.fence": plan.fence,
         "helios.plan.batch_capacity": shape.batch_capacity,
         "helios.plan.draft_depth": shape.draft_depth,
         "helios.plan.target_width": shape.target_width,
@@ -152,7 +183,6 @@ def _plan_values(plan: PlanCommitted, done: PlanCompleted | None, outcome: str) 
         "helios.plan.policy_version": plan.policy_version,
         "helios.plan.queue_depth": plan.queue_depth,
         "helios.plan.score_kind": plan.score_kind,
-        "helios.plan.fence": plan.fence,
         "helios.plan.outcome": outcome,
         "helios.ledger.timing.credit_ms": plan.timing_credit_ms,
         "helios.ledger.timing.spent_ms": plan.timing_spent_ms,
@@ -172,7 +202,7 @@ def _request_values(
 ) -> dict[str, Value]:
     arrived = story.arrived
     values: dict[str, Value] = {
-        "gen_ai.operation.name": "text_completion",
+        "gen_ai.operation.name": arrived.operation,
         "gen_ai.provider.name": "helios",
         "gen_ai.request.model": arrived.model,
         "gen_ai.response.model": arrived.model,
@@ -180,8 +210,10 @@ def _request_values(
         "gen_ai.response.id": arrived.request_id,
         "gen_ai.response.finish_reasons": [reason],
         "gen_ai.usage.input_tokens": arrived.prompt_tokens,
+        "gen_ai.output.type": "text",
         "helios.request.tokenize_ms": arrived.tokenize_ns / 1e6,
     }
+    values.update(_option_values(arrived))
     if story.admitted is not None:
         values["gen_ai.usage.cache_read.input_tokens"] = story.admitted.cached_tokens
     if first_ns is not None:
@@ -192,6 +224,27 @@ def _request_values(
             values[f"helios.request.{phase}_ms"] = getattr(finished, f"{phase}_ns") / 1e6
     if reason == "error":
         values["error.type"] = "engine_lost" if finished is None else "error"
+    return values
+
+
+def _option_values(arrived: RequestArrived) -> dict[str, Value]:
+    """How the request wanted to be answered; nothing for one from before that was written down."""
+    options = arrived.options
+    if options is None:
+        return {}
+    values: dict[str, Value] = {
+        "gen_ai.request.temperature": options.temperature,
+        "gen_ai.request.top_p": options.top_p,
+        "gen_ai.request.presence_penalty": options.presence_penalty,
+        "gen_ai.request.frequency_penalty": options.frequency_penalty,
+        "gen_ai.request.stream": options.stream,
+    }
+    if options.top_k:
+        values["gen_ai.request.top_k"] = float(options.top_k)  # the schema has a double
+    if options.seed is not None:
+        values["gen_ai.request.seed"] = options.seed
+    if options.choices != 1:
+        values["gen_ai.request.choice.count"] = options.choices
     return values
 
 

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import gzip
-import http.server
 import pathlib
-import threading
 import types
 from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
+from otlp_receiver import OtlpReceiver
 
 from service.journal.reader import JournalReader
 from service.journal.records import (
@@ -67,6 +60,8 @@ def arrived(request_id: str, ms: float = 2, **changes) -> RequestArrived:
     return RequestArrived(
         request_id, fields["model"], at(ms), 400_000, fields["prompt_tokens"], fields["max_tokens"],
         fields["prefix_key"], fields.get("trace_id"), fields.get("parent_span_id"),
+        fields.get("operation", "text_completion"), fields.get("trace_flags", 1), fields.get("trace_state"),
+        fields.get("options"),
     )  # fmt: skip
 
 
@@ -195,75 +190,11 @@ def rows(engine: sa.Engine, table: sa.Table) -> list[dict]:
         return [dict(row._mapping) for row in connection.execute(sa.select(table).order_by(*table.primary_key))]
 
 
-class FakeCollector:
-    """A local OTLP/HTTP receiver. `answers`: status codes for the next posts, then 200. `spans`: all that arrived."""
-
-    def __init__(self) -> None:
-        self.answers: list[int] = []
-        self.requests: list[ExportTraceServiceRequest] = []
-        self.posts = 0
-        self.refuse_larger_than: int | None = None
-        self.refused_spans = 0
-        self.arrived = threading.Condition()
-        outer = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                body = gzip.decompress(self.rfile.read(int(self.headers["Content-Length"])))
-                request = ExportTraceServiceRequest.FromString(body)
-                assert self.path == "/v1/traces"
-                status = outer.take(request)
-                answer = ExportTraceServiceResponse().SerializeToString()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        self._thread.start()
-
-    def take(self, request: ExportTraceServiceRequest) -> int:
-        with self.arrived:
-            self.posts += 1
-            status = self.answers.pop(0) if self.answers else 200
-            size = len(request.resource_spans[0].scope_spans[0].spans)
-            if self.refuse_larger_than is not None and size > self.refuse_larger_than:
-                status = 413
-                self.refused_spans += size == 1
-            if status == 200:
-                self.requests.append(request)
-            self.arrived.notify_all()
-            return status
-
-    @property
-    def spans(self) -> list:
-        return [
-            span
-            for request in self.requests
-            for resource in request.resource_spans
-            for scope in resource.scope_spans
-            for span in scope.spans
-        ]
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
 @pytest.fixture
-def collector() -> Iterator[FakeCollector]:
-    fake = FakeCollector()
-    yield fake
-    with contextlib.suppress(OSError):
-        fake.close()
+def collector() -> Iterator[OtlpReceiver]:
+    receiver = OtlpReceiver()
+    yield receiver
+    receiver.close()
 
 
 @pytest.fixture
