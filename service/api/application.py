@@ -16,7 +16,6 @@ from litestar.datastructures import State
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.types import ControllerRouterHandler
-from prometheus_client import CollectorRegistry
 
 from service.api.context import STORE_THREADS, TOKENIZE_THREADS, ApiContext
 from service.api.engine_port import EnginePort
@@ -24,8 +23,11 @@ from service.api.origins import OriginGuard, is_loopback
 from service.api.policy_keeper import keep_policy
 from service.api.problems import handle_exception
 from service.api.routes import ROUTES
+from service.api.scrapes import Scrapes
 from service.control.policy import PolicyControl
 from service.settings import Settings
+from service.telemetry.render import render
+from service.telemetry.service_metrics import ServiceMetrics
 from service.text import TextModel
 
 MAX_BODY_BYTES = 4 << 20
@@ -47,16 +49,22 @@ def create_app(
     store_engine: sa.Engine,
     control: PolicyControl,
     mounts: Sequence[ControllerRouterHandler] = (),
-    registry: CollectorRegistry | None = None,
 ) -> Litestar:
     """The HTTP application. It starts and closes `engine_client`; the rest belongs to the caller."""
+    own_metrics = ServiceMetrics()
+
+    def exposition(openmetrics: bool) -> bytes:
+        paths = settings.engine_metrics_path, settings.recorder_metrics_path
+        return render(*paths, own_metrics.registry, model=text_model.name, exemplars=openmetrics)
+
     context = ApiContext(
         settings=settings,
         text_model=text_model,
         engine=engine_client,
         store=store_engine,
         control=control,
-        registry=registry or CollectorRegistry(),
+        metrics=own_metrics,
+        scrapes=Scrapes(exposition),
         started_at=int(time.time()),
         store_threads=anyio.CapacityLimiter(STORE_THREADS),
         tokenize_threads=anyio.CapacityLimiter(TOKENIZE_THREADS),

@@ -12,13 +12,14 @@ import anyio
 import anyio.to_thread
 import sqlalchemy as sa
 from litestar import Request
-from prometheus_client import CollectorRegistry
 
 from service.api.engine_port import EnginePort
 from service.api.errors import EngineNotReady, QueueFull, ShuttingDown
+from service.api.scrapes import Scrapes
 from service.control.policy import PolicyControl
 from service.ipc.messages import EngineReady
 from service.settings import Settings
+from service.telemetry.service_metrics import ServiceMetrics
 from service.text import TextModel
 
 P = ParamSpec("P")
@@ -48,7 +49,8 @@ class ApiContext:
     engine: EnginePort
     store: sa.Engine
     control: PolicyControl
-    registry: CollectorRegistry
+    metrics: ServiceMetrics
+    scrapes: Scrapes
     started_at: int
     store_threads: anyio.CapacityLimiter
     tokenize_threads: anyio.CapacityLimiter

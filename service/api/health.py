@@ -1,4 +1,4 @@
-"""GET /health/live, /health/ready, /metrics and /."""
+"""GET /health/live, /health/ready and /."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from service.api.responses import json_response
 from service.journal.status import CAUSES, WARNINGS
 from service.store.gaps import count_gaps_since
 from service.store.liveness import REPLACED, was_replaced
-from service.telemetry import render
 from service.telemetry.metric_table import METRIC_BY_NAME
 from service.telemetry.shared import MetricsReader, series_values
 
@@ -128,17 +127,6 @@ def _store_warnings(recorder_metrics: pathlib.Path) -> list[str]:
         return ["the recorder does not answer: the trace waits in the journal"]
     lag_s = series_values(METRIC_BY_NAME["flare_trace_lag_seconds"], ("sql",), snapshot.slots)[0]
     return [f"the trace store is {lag_s:.0f} s behind: its records wait in the journal"] if lag_s > LAG_S else []
-
-
-@get("/metrics", tags=["health"])
-async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
-    """The Prometheus exposition of all three processes."""
-    context = context_of(request)
-    settings = context.settings
-    body = await anyio.to_thread.run_sync(
-        render.render, settings.engine_metrics_path, settings.recorder_metrics_path, context.registry
-    )
-    return Response(body, media_type=render.CONTENT_TYPE)
 
 
 @get("/", include_in_schema=False)

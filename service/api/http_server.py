@@ -11,6 +11,7 @@ from litestar import Litestar
 
 from service.api.connection import Connection
 from service.api.context import ApiContext
+from service.api.http_metrics import HttpMetrics
 
 STREAM_GRACE_S = 1
 
@@ -34,7 +35,7 @@ class Server(uvicorn.Server):
 def create_server(app: Litestar) -> Server:
     """A server for `app`; give serve() the listening socket."""
     config = uvicorn.Config(
-        app,
+        HttpMetrics(app, app.state.context.metrics.http_seconds),
         loop="asyncio",
         http=Connection,
         lifespan="on",

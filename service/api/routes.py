@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from litestar.types import ControllerRouterHandler
 
-from service.api.health import index, live, metrics, ready
+from service.api.exposition import metrics
+from service.api.health import index, live, ready
 from service.api.inference import chat_completions, completions
 from service.api.models import get_model, list_models, tokenize
 from service.api.policy_routes import get_history, get_policy, put_policy, rollback

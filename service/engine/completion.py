@@ -54,7 +54,7 @@ def collect_completion(core: Core) -> None:
     if core.traced:
         core.records.append(_completed(core, frame, result, "failed" if failed else "completed", wall_ns, outcomes))
     consumed = sum(lane.record.consumed_prompt_tokens for lane in lanes)
-    core.metrics.executed(frame.plan, device_ns, consumed, len(tokens))
+    core.metrics.executed(frame.plan, frame.fence, device_ns, consumed, len(tokens), core.now_ns)
     if frame.plan.shape.draft_depth:
         _note_rounds(core, lanes, outcomes)
     if core.refused is result:

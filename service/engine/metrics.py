@@ -8,14 +8,18 @@ from collections.abc import Collection, Iterable
 from gpu.device import Device
 from scheduler.plans import CostState, Reason, ScheduledPlan
 from scheduler.policy import COEFFICIENTS, NEWCOMER_MEMORIES, PREFILL_CHUNKINGS, PolicyConfig
+from scheduler.records import FinishReason
 from scheduler.scheduler import RequestScheduler
 from scheduler.shapes import GraphKind
-from service.engine.requests import RequestTable
+from service.engine.request_metrics import RequestMetrics
+from service.engine.requests import EngineRequest, RequestTable
 from service.engine.round_metrics import RoundMetrics
 from service.journal.records import LaneOutcome
 from service.journal.status import CAUSES, LOSSES, JournalStatus
 from service.telemetry.metric_table import EXECUTION_CLASSES, OUTCOMES, PREFIX_RESULTS
+from service.telemetry.series import TracedHistogram
 from service.telemetry.shared import MetricsWriter
+from service.telemetry.span_ids import plan_ids
 
 BUSY_WINDOW_NS = 10_000_000_000
 
@@ -23,8 +27,9 @@ BUSY_WINDOW_NS = 10_000_000_000
 class EngineMetrics:
     """Counters and histograms move with each plan and publication; gauges with refresh(). Times are ns."""
 
-    def __init__(self, writer: MetricsWriter) -> None:
-        self._writer = writer
+    def __init__(self, writer: MetricsWriter, run_id: str) -> None:
+        self._writer, self._run_id = writer, run_id
+        self.per_request = RequestMetrics(writer, run_id)
         self._up = writer.gauge("flare_engine_up")
         self._execution_ns = {
             c: writer.counter("flare_scheduler_execution_nanoseconds_total", c) for c in EXECUTION_CLASSES
@@ -32,10 +37,10 @@ class EngineMetrics:
         self._executions = {c: writer.counter("flare_scheduler_executions_total", c) for c in EXECUTION_CLASSES}
         self._timing_credit = writer.gauge("flare_scheduler_credit_milliseconds", "timing_refresh")
         self._acceptance_credit = writer.gauge("flare_scheduler_credit_milliseconds", "acceptance_learning")
-        self._plan_seconds = writer.histogram("flare_scheduler_plan_seconds")
-        self._margin = writer.histogram("flare_scheduler_margin_ratio")
-        self._cost_error = {k: writer.histogram("flare_graph_cost_error_ratio", k.value) for k in GraphKind}
-        self._duration = {k: writer.histogram("flare_graph_duration_seconds", k.value) for k in GraphKind}
+        self._plan_seconds = writer.traced_histogram("flare_scheduler_plan_seconds")
+        self._margin = writer.traced_histogram("flare_scheduler_margin_ratio")
+        self._cost_error = {k: writer.traced_histogram("flare_graph_cost_error_ratio", k.value) for k in GraphKind}
+        self._duration = {k: writer.traced_histogram("flare_graph_duration_seconds", k.value) for k in GraphKind}
         self._estimates = {s: writer.gauge("flare_graph_estimates", s.value) for s in CostState}
         self._running = writer.gauge("flare_requests_running")
         self._waiting = writer.gauge("flare_requests_waiting")
@@ -47,10 +52,6 @@ class EngineMetrics:
         self._pages_total = writer.gauge("flare_kv_pages_total")
         self._prefix = {r: writer.counter("flare_prefix_cache_tokens_total", r) for r in PREFIX_RESULTS}
         self._rounds = RoundMetrics(writer)
-        self._first_token = writer.histogram("flare_time_to_first_token_seconds")
-        self._gap = writer.histogram("flare_inter_token_seconds")
-        self._request_seconds = writer.histogram("flare_request_seconds")
-        self._queue_seconds = writer.histogram("flare_queue_seconds")
         self._busy_ratio = writer.gauge("flare_device_busy_ratio")
         self._journal_bytes = writer.gauge("flare_journal_bytes")
         self._journal_lost = {c: writer.counter("flare_journal_lost_records_total", c) for c in LOSSES}
@@ -77,15 +78,17 @@ class EngineMetrics:
                 used = (chunking, memory) == (policy.prefill_chunking, policy.newcomer_memory)
                 self._writer.gauge("flare_scheduler_policy_info", chunking, memory).set(float(used))
 
-    def planned(self, plan: ScheduledPlan, plan_ns: int) -> None:
-        """A plan was committed."""
-        self._plan_seconds.observe(plan_ns / 1e9)
+    def planned(self, plan: ScheduledPlan, fence: int, plan_ns: int, now_ns: int) -> None:
+        """A plan was committed; it took plan_ns to make."""
+        self._observe(self._plan_seconds, plan_ns / 1e9, fence, now_ns)
         if plan.margin is not None:
-            self._margin.observe(plan.margin)
+            self._observe(self._margin, plan.margin, fence, now_ns)
         self._timing_credit.set(plan.ledgers.timing_credit_ms)
         self._acceptance_credit.set(plan.ledgers.acceptance_credit_ms)
 
-    def executed(self, plan: ScheduledPlan, device_ns: int, prompt_tokens: int, output_tokens: int) -> None:
+    def executed(
+        self, plan: ScheduledPlan, fence: int, device_ns: int, prompt_tokens: int, output_tokens: int, now_ns: int
+    ) -> None:
         """A graph completed; device_ns is 0 when it failed."""
         reason = Reason.ORDINARY if plan.reason is Reason.SOLO_PREFILL else plan.reason
         self._executions[reason.value].inc()
@@ -93,10 +96,10 @@ class EngineMetrics:
         self._prompt_tokens.inc(prompt_tokens)
         self._output_tokens.inc(output_tokens)
         if device_ns:
-            self._duration[plan.shape.kind].observe(device_ns / 1e9)
+            self._observe(self._duration[plan.shape.kind], device_ns / 1e9, fence, now_ns)
             if plan.selected_cost_ns:
                 error = abs(device_ns - plan.selected_cost_ns) / plan.selected_cost_ns
-                self._cost_error[plan.shape.kind].observe(error)
+                self._observe(self._cost_error[plan.shape.kind], error, fence, now_ns)
 
     def rounds(self, outcomes: Iterable[tuple[str, LaneOutcome]]) -> None:
         """Lanes of a completed graph that had drafts, with the drafts' source."""
@@ -107,22 +110,10 @@ class EngineMetrics:
         self._prefix["hit"].inc(hit_tokens)
         self._prefix["miss"].inc(miss_tokens)
 
-    def queued(self, queue_ns: int) -> None:
-        """A request's first graph was committed."""
-        self._queue_seconds.observe(queue_ns / 1e9)
-
-    def first_output(self, since_arrival_ns: int) -> None:
-        """A request's first output was published."""
-        self._first_token.observe(since_arrival_ns / 1e9)
-
-    def next_output(self, gap_ns: int) -> None:
-        """A later publication of a request."""
-        self._gap.observe(gap_ns / 1e9)
-
-    def ended(self, outcome: str, since_arrival_ns: int) -> None:
+    def ended(self, request: EngineRequest, reason: FinishReason, now_ns: int) -> None:
         """A request reached its terminal state."""
-        self._requests[outcome].inc()
-        self._request_seconds.observe(since_arrival_ns / 1e9)
+        self._requests[reason.value].inc()
+        self.per_request.ended(request, reason, now_ns)
 
     def refused(self) -> None:
         """A request was not taken."""
@@ -160,6 +151,12 @@ class EngineMetrics:
         self._sync_failures.inc(status.sync_failures - before.sync_failures)
         for cause, gauge in self._trouble.items():
             gauge.set(float(cause in trouble))
+
+    def _observe(self, histogram: TracedHistogram, value: float, fence: int, now_ns: int) -> None:
+        """An observation of the plan at `fence`, whose span is a trace by itself."""
+        bucket = histogram.observe(value, now_ns)
+        if bucket is not None:
+            histogram.keep(bucket, value, now_ns, plan_ids(self._run_id, fence).trace_id)
 
     def _refresh_busy(self, now_ns: int, busy_ns: int) -> None:
         window = self._busy

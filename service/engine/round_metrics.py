@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from service.journal.records import LaneOutcome
 from service.telemetry.metric_table import DRAFT_DEPTHS, DRAFT_SOURCES
-from service.telemetry.shared import Counter, MetricsWriter
+from service.telemetry.series import Counter
+from service.telemetry.shared import MetricsWriter
 
 _DEEPEST = len(DRAFT_DEPTHS)
 

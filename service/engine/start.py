@@ -152,7 +152,7 @@ def build_worker(
     core = Core(
         scheduler=scheduler,
         device=device,
-        metrics=EngineMetrics(metrics),
+        metrics=EngineMetrics(metrics, start.run_id),
         clock=clock,
         ready=EngineReady(
             run_id=start.run_id,

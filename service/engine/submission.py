@@ -44,6 +44,8 @@ def submit(core: Core, client: bytes, message: Submit) -> None:
         stop_token_ids=frozenset(message.stop_token_ids),
         arrived_ns=arrived_ns,
         tokenize_ns=tokenize_ns,
+        operation=message.operation,
+        trace_id=_trace_context(message.traceparent)[0],
     )
     core.table.enqueue(request)
     core.records.append(_arrival(core, message, request))

@@ -5,36 +5,55 @@
     └── MetricsUnavailable  the file cannot be created (reading never raises: an unusable file is absent)
 
 Layout, little-endian and native: a header of HEADER_BYTES (magic, table digest, writer's pid, the writer
-process's start time in kernel ticks, start and heartbeat in CLOCK_MONOTONIC ns), then SLOT_COUNT float64 slots.
+process's start time in kernel ticks, start and heartbeat in CLOCK_MONOTONIC ns), then SLOT_COUNT float64 slots, then
+EXEMPLAR_WORD_COUNT uint64 words (service.telemetry.series).
 
 Torn reads: the data begins at a page plus 4,096 bytes and every slot is 8 bytes, so each store is one aligned
 8-byte move, which x86-64 and arm64 perform as a whole: a reader sees the old number or the new one, never a
 mixture. Different slots may be one update apart; a histogram's count is the sum of its own buckets, so it never
-contradicts them, and only `_sum` can be one observation ahead or behind. Counters therefore never go back.
+contradicts them, and only `_sum` can be one observation ahead or behind. Counters therefore never go back. An exemplar
+is several words with a check: a reader leaves out one that is being written.
 
 A new file is filled beside the old one and renamed over it, so a reader maps a complete file or the previous one.
 """
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
-import math
 import mmap
 import os
 import pathlib
 import struct
 import time
-from typing import NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
-from service.telemetry.metric_table import METRIC_BY_NAME, SLOT_COUNT, Metric, MetricType, slot_offsets, table_digest
+from service.telemetry.metric_table import (
+    EXEMPLAR_WORD_COUNT,
+    METRIC_BY_NAME,
+    SLOT_COUNT,
+    Metric,
+    MetricType,
+    exemplar_offsets,
+    slot_offsets,
+    table_digest,
+)
+from service.telemetry.series import (
+    EXEMPLAR_WORDS,
+    Counter,
+    Exemplar,
+    Gauge,
+    Histogram,
+    TracedHistogram,
+    read_exemplar,
+)
 
-MAGIC = b"HELIOSM1"
+MAGIC = b"HELIOSM2"
 HEADER_BYTES = 4096
 _HEADER = struct.Struct("=8s32sqqqq")
 _HEARTBEAT_INDEX = (_HEADER.size - 8) // 8
 _PID_INDEX = (_HEADER.size - 32) // 8
-FILE_BYTES = HEADER_BYTES + 8 * SLOT_COUNT
+_WORDS_AT = HEADER_BYTES + 8 * SLOT_COUNT
+FILE_BYTES = _WORDS_AT + 8 * EXEMPLAR_WORD_COUNT
 
 
 class TelemetryError(Exception):
@@ -49,70 +68,23 @@ class MetricsUnavailable(TelemetryError):
     """The metrics file cannot be created; the message says why."""
 
 
-class Counter:
-    """A number that only rises."""
-
-    __slots__ = ("_index", "_slots")
-
-    def __init__(self, slots: memoryview[float], index: int) -> None:
-        self._slots = slots
-        self._index = index
-
-    def inc(self, amount: float = 1.0) -> None:
-        """Add `amount`; negative, NaN and infinite amounts are ignored, since they would spoil the series for good."""
-        if 0.0 <= amount < math.inf:
-            self._slots[self._index] += amount
-
-
-class Gauge:
-    """A number that is set."""
-
-    __slots__ = ("_index", "_slots")
-
-    def __init__(self, slots: memoryview[float], index: int) -> None:
-        self._slots = slots
-        self._index = index
-
-    def set(self, value: float) -> None:
-        """Set to `value`; NaN becomes 0."""
-        self._slots[self._index] = value if value == value else 0.0  # noqa: PLR0124 - NaN differs from itself
-
-
-class Histogram:
-    """Counts per bucket and their sum."""
-
-    __slots__ = ("_bounds", "_index", "_slots", "_sum_index")
-
-    def __init__(self, slots: memoryview[float], index: int, bounds: tuple[float, ...]) -> None:
-        self._slots = slots
-        self._index = index
-        self._bounds = bounds
-        self._sum_index = index + len(bounds) + 1
-
-    def observe(self, value: float) -> None:
-        """Count `value`; negative, NaN and infinite values are ignored."""
-        if 0.0 <= value < math.inf:
-            slots = self._slots
-            slots[self._index + bisect.bisect_left(self._bounds, value)] += 1.0
-            slots[self._sum_index] += value
-
-
 class MetricsWriter:
     """The one writer of a metrics file. All series start at 0. Raises MetricsUnavailable when it cannot be made.
 
-    `counter`, `gauge` and `histogram` hand out the series, to be kept; updating one costs about 100 ns and no
-    system call. They raise UnknownSeries for what the table does not declare. Not for several threads.
+    `counter`, `gauge`, `histogram` and `traced_histogram` hand out the series, to be kept; updating one costs about
+    100 ns and no system call. They raise UnknownSeries for what the table does not declare. Not for several threads.
     """
 
     def __init__(self, path: pathlib.Path | str) -> None:
         self.path = pathlib.Path(path)
-        self._offsets = slot_offsets()
+        self._offsets, self._exemplars = slot_offsets(), exemplar_offsets()
         try:
             self._map = _create(self.path)
         except OSError as error:
             raise MetricsUnavailable(f"cannot create {self.path}: {error.strerror}") from error
         self._words = memoryview(self._map)[:HEADER_BYTES].cast("q")
-        self._slots: memoryview[float] = memoryview(self._map)[HEADER_BYTES:].cast("d")
+        self._slots: memoryview[float] = memoryview(self._map)[HEADER_BYTES:_WORDS_AT].cast("d")
+        self._exemplar_words: memoryview[int] = memoryview(self._map)[_WORDS_AT:].cast("Q")
 
     def counter(self, name: str, *label_values: str) -> Counter:
         """The counter with these label values, in the table's order of labels."""
@@ -127,6 +99,14 @@ class MetricsWriter:
         index = self._index(name, label_values, MetricType.HISTOGRAM)
         return Histogram(self._slots, index, METRIC_BY_NAME[name].buckets)
 
+    def traced_histogram(self, name: str, *label_values: str) -> TracedHistogram:
+        """The histogram with these label values, for observations whose trace is known."""
+        index = self._index(name, label_values, MetricType.HISTOGRAM)
+        if not METRIC_BY_NAME[name].traced:
+            raise UnknownSeries(f"{name} has no exemplars")
+        first_word = self._exemplars[name, label_values]
+        return TracedHistogram(self._slots, index, METRIC_BY_NAME[name].buckets, self._exemplar_words, first_word)
+
     def heartbeat(self, now_ns: int) -> None:
         """Say that the writer lives at `now_ns` (CLOCK_MONOTONIC)."""
         self._words[_HEARTBEAT_INDEX] = now_ns
@@ -138,6 +118,7 @@ class MetricsWriter:
         self._words[_PID_INDEX] = 0
         self._words.release()
         self._slots.release()
+        self._exemplar_words.release()
         self._map.close()
 
     def __enter__(self) -> Self:
@@ -157,12 +138,13 @@ class MetricsWriter:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One reading: the slots, the writer and its times in CLOCK_MONOTONIC ns."""
+    """One reading: the slots, the writer and its times in CLOCK_MONOTONIC ns, and the exemplars' words if asked for."""
 
     slots: tuple[float, ...]
     pid: int
     started_ns: int
     heartbeat_ns: int
+    exemplars: tuple[int, ...] = ()
 
 
 class Heartbeat(NamedTuple):
@@ -178,15 +160,16 @@ class MetricsReader:
     def __init__(self, path: pathlib.Path | str) -> None:
         self.path = pathlib.Path(path)
 
-    def read(self) -> Snapshot | None:
+    def read(self, exemplars: bool = False) -> Snapshot | None:
         """The numbers now; None when the file is missing, of another table, or its writer is dead."""
         try:
             with self.path.open("rb") as file, mmap.mmap(file.fileno(), FILE_BYTES, access=mmap.ACCESS_READ) as view:
                 magic, digest, pid, ticks, started_ns, heartbeat_ns = _HEADER.unpack_from(view)
                 if magic != MAGIC or digest != table_digest() or not _is_alive(pid, ticks):
                     return None
-                with memoryview(view) as whole, whole[HEADER_BYTES:] as data, data.cast("d") as slots:
-                    return Snapshot(tuple(slots), pid, started_ns, heartbeat_ns)
+                slots = _read(view, HEADER_BYTES, _WORDS_AT, "d")
+                words = _read(view, _WORDS_AT, FILE_BYTES, "Q") if exemplars else ()
+                return Snapshot(slots, pid, started_ns, heartbeat_ns, words)
         except (OSError, ValueError):  # ValueError: shorter than the table's layout
             return None
 
@@ -206,7 +189,20 @@ def series_values(metric: Metric, values: tuple[str, ...], slots: tuple[float, .
     return slots[first : first + metric.slots]
 
 
-_OFFSETS = slot_offsets()
+def _read(view: mmap.mmap, start: int, stop: int, code: Literal["d", "Q"]) -> tuple[Any, ...]:
+    """Numbers of 8 bytes each, every one of them read as a whole."""
+    with memoryview(view) as whole, whole[start:stop] as data, data.cast(code) as numbers:
+        return tuple(numbers)
+
+
+def series_exemplars(metric: Metric, values: tuple[str, ...], words: tuple[int, ...]) -> list[Exemplar | None]:
+    """The exemplar of each bucket of a traced histogram's series, where it has one. `words`: Snapshot.exemplars."""
+    first = _EXEMPLARS[metric.name, values]
+    starts = range(first, first + metric.exemplar_words, EXEMPLAR_WORDS)
+    return [read_exemplar(words[start : start + EXEMPLAR_WORDS]) for start in starts]
+
+
+_OFFSETS, _EXEMPLARS = slot_offsets(), exemplar_offsets()
 
 
 def _create(path: pathlib.Path) -> mmap.mmap:
@@ -267,7 +263,7 @@ def _is_alive(pid: int, ticks: int) -> bool:
         return False
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # the latter: no process has such an id
         return False
     except PermissionError:
         pass  # alive, and another user's

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import http.server
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
 
-import httpx
 import pytest
-from needs import program
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from promtool import INSTRUCTION, KNOWN_REMARKS, remarks
-from waiting import free_port, wait_until
+from prometheus_server import instant, prometheus_scraping
+from promtool import KNOWN_REMARKS, remarks
+from waiting import wait_until
 
 from service.telemetry import render
 from service.telemetry.shared import MetricsWriter
@@ -85,44 +83,6 @@ def endpoint(source: Source) -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join()
-
-
-@contextlib.contextmanager
-def prometheus_scraping(target: str, folder) -> Iterator[str]:
-    """The address of a Prometheus that scrapes `target` twice a second and keeps everything in `folder`."""
-    executable = program("prometheus", instruction=INSTRUCTION)
-    config = folder / "prometheus.yml"
-    config.write_text(
-        "global: {scrape_interval: 500ms, scrape_timeout: 500ms}\n"
-        f"scrape_configs: [{{job_name: helios, static_configs: [{{targets: ['{target}']}}]}}]\n"
-    )
-    port = free_port()
-    options = (f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}", "--log.level=warn")
-    log = folder / "prometheus.log"
-    with log.open("wb") as output:
-        server = subprocess.Popen(
-            [executable, *options, f"--web.listen-address=127.0.0.1:{port}"], stdout=output, stderr=output
-        )
-        try:
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            server.kill()
-            server.wait()
-            print(log.read_text())
-
-
-def instant(address: str, query: str) -> dict[tuple, float]:
-    """The query's newest values by their labels, the scrape's own left out; empty while the server starts."""
-    try:
-        answer = httpx.get(f"{address}/api/v1/query", params={"query": query}).json()
-    except (httpx.HTTPError, ValueError):
-        return {}
-    return {
-        tuple(value for label, value in sorted(found["metric"].items()) if label not in ("instance", "job")): float(
-            found["value"][1]
-        )
-        for found in answer.get("data", {}).get("result", ())
-    }
 
 
 def test_a_prometheus_server_scrapes_gauges_counters_and_histograms(source: Source, tmp_path) -> None:

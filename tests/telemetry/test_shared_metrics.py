@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.telemetry import metric_table, shared
-from service.telemetry.metric_table import METRICS, MetricType, Owner
+from service.telemetry.metric_table import STORED, MetricType, Owner
 from service.telemetry.render import STALE_AFTER_NS, render
 from service.telemetry.shared import MetricsReader, MetricsUnavailable, MetricsWriter, UnknownSeries
 
@@ -46,9 +46,9 @@ def test_what_is_written_is_what_a_reader_sees(paths):
 
 def test_every_counter_and_histogram_series_exists_at_zero_before_any_engine_ran(paths):
     found = samples(render(*paths))
-    for metric in METRICS:
+    for metric in STORED:
         for values in metric.series():
-            labels = dict(zip(metric.label_names, values, strict=True))
+            labels = dict(zip(metric.label_names, (*values, *("" for _ in metric.served)), strict=True))
             if metric.type is MetricType.COUNTER:
                 assert found[metric.name, frozenset(labels.items())] == 0
             elif metric.type is MetricType.HISTOGRAM:
@@ -205,7 +205,7 @@ def test_the_series_do_not_overlap_and_fill_the_file():
         for slot in range(first, first + metric_table.METRIC_BY_NAME[name].slots)
     ]
     assert sorted(taken) == list(range(metric_table.SLOT_COUNT))
-    assert {m.owner for m in METRICS} == {Owner.ENGINE, Owner.RECORDER}
+    assert {m.owner for m in STORED} == {Owner.ENGINE, Owner.RECORDER}
     assert shared.HEADER_BYTES % os.sysconf("SC_PAGE_SIZE") % 8 == 0
 
 
