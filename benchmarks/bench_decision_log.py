@@ -69,8 +69,8 @@ class Load:
             tokens = scheduler.complete(self.fence, records, timing)
         else:
             tokens = scheduler.complete_with_survival(self.fence, records, timing, rows)
-        for handle in dict.fromkeys(token.handle for token in tokens):
-            scheduler.published_output(handle, self.fence)
+        visible = list(dict.fromkeys(token.handle for token in tokens))
+        scheduler.published_outputs(visible, self.fence)
         scheduler.set_resources(1 << 20, 0)
         self.size = 0
         if isinstance(scheduler, LoggedScheduler):

@@ -61,7 +61,7 @@ def watch(worker: Worker, journal: JournalWriter, server: EngineServer) -> tuple
     for owner, name in ((PlanRecords, "record"), (completion, "_completed")):
         stack.enter_context(mock.patch.object(owner, name, getattr(owner, name)))  # put back what follows
         stopwatch.wrap(owner, name, "tracing")
-    for name in ("advance_to", "complete", "plan", "commit", "published_output", "admit"):
+    for name in ("advance_to", "complete", "plan", "commit", "published_outputs", "admit"):
         stopwatch.wrap(core.scheduler, name, "scheduler")
     for name in ("append", "sync_if_due"):
         stopwatch.wrap(journal, name, "tracing")

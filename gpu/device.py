@@ -20,6 +20,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -103,8 +104,7 @@ class DeviceLimits:
     learned_drafts: bool = False
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class FrameLane:
+class FrameLane(msgspec.Struct, frozen=True):
     """One lane to run.
 
     `query_length`: prompt tokens from the request's cursor while its prompt is unfinished; else verification rows,
@@ -122,8 +122,7 @@ class FrameLane:
     keeps: int | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True):
     """One prepared program to run once, with 1 to batch_capacity lanes."""
 
     fence: int
@@ -131,8 +130,7 @@ class Frame:
     lanes: tuple[FrameLane, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class TokenLogprobs:
+class TokenLogprobs(msgspec.Struct, frozen=True):
     """A token, its log-probability, and the likeliest tokens with theirs, likeliest first. -inf is a legal value."""
 
     token_id: int
@@ -140,8 +138,7 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...] = ()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class LaneResult:
+class LaneResult(msgspec.Struct, frozen=True):
     """`emitted_tokens`: committed ids, empty while the prompt is not finished and in state graphs.
 
     `error`: set when this lane alone failed (its logits are not finite); it consumed and emitted nothing, and its
@@ -159,8 +156,7 @@ class LaneResult:
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class FrameResult:
+class FrameResult(msgspec.Struct, frozen=True):
     """A finished frame. Times are CLOCK_MONOTONIC ns; `device_ns` is the program's own interval.
 
     `lanes` is in the frame's order, empty when `error` says why the program failed. `confidence`: float32

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from gpu.device import Frame, FrameLane, InvalidFrame
 from gpu.programs.create import STATE_KINDS
 from gpu.programs.interface import LaneInput
@@ -17,8 +19,7 @@ QUEUEABLE_KINDS = frozenset({GraphKind.DECODE, GraphKind.SPECULATIVE})
 MAX_FRAMES = 2
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class CheckedLane:
+class CheckedLane(msgspec.Struct, frozen=True):
     """A lane that fits. `tokens`: KV room that it needs, draft storage included, 0 for state programs.
 
     `ceiling`: output tokens that a decoding lane can emit at the most, 0 for other lanes. `input` is None for state
@@ -50,9 +51,9 @@ def check_frame(frame: Frame, requests: Mapping[int, OpenRequest], drafts: Draft
             f"frame {frame.fence}: slots {slots} must be distinct, at least 1 and at most "
             f"{shape.batch_capacity} for {shape.label}"
         )
-    lanes = tuple(_check_lane(frame, lane, _open(frame, lane, requests), drafts) for lane in frame.lanes)
-    prompts = sum(1 for lane in lanes if lane.input is not None and lane.input.prompt is not None)
-    rows = sum(lane.ceiling for lane in lanes)
+    lanes = tuple([_check_lane(frame, lane, requests.get(lane.slot), drafts) for lane in frame.lanes])
+    prompts = sum([lane.input is not None and lane.input.prompt is not None for lane in lanes])
+    rows = sum([lane.ceiling for lane in lanes])
     if prompts > 1:
         raise InvalidFrame(f"frame {frame.fence}: {prompts} prompts; {shape.label} takes one")
     if shape.target_rows and shape.allocation is not Allocation.DEVICE and rows > shape.target_rows:
@@ -68,15 +69,10 @@ def check_queue(frame: Frame, in_flight: Sequence[Frame]) -> None:
         raise InvalidFrame(f"frame {frame.fence} ({frame.shape.label}) cannot be queued: in flight are {running}")
 
 
-def _open(frame: Frame, lane: FrameLane, requests: Mapping[int, OpenRequest]) -> OpenRequest:
-    request = requests.get(lane.slot)
+def _check_lane(frame: Frame, lane: FrameLane, request: OpenRequest | None, drafts: DraftLimits) -> CheckedLane:
+    kind = frame.shape.kind
     if request is None or request.retired:
         raise InvalidFrame(f"frame {frame.fence}: slot {lane.slot} holds no open request that can run")
-    return request
-
-
-def _check_lane(frame: Frame, lane: FrameLane, request: OpenRequest, drafts: DraftLimits) -> CheckedLane:
-    kind = frame.shape.kind
     if kind in STATE_KINDS:
         return _check_state_lane(frame, lane, request)
     if not request.ready:
@@ -124,7 +120,7 @@ def _check_prompt_lane(frame: Frame, lane: FrameLane, request: OpenRequest) -> C
 def _check_decoding_lane(frame: Frame, lane: FrameLane, request: OpenRequest, drafts: DraftLimits) -> CheckedLane:
     shape, rows = frame.shape, lane.query_length
     used = request.cursor + request.ceiling
-    if request.prompt_left or not 1 <= rows <= shape.lane_width or used + rows > request.capacity:
+    if request.prompt_left or (rows != 1 and not 1 < rows <= shape.lane_width) or used + rows > request.capacity:
         raise InvalidFrame(
             f"frame {frame.fence}: slot {lane.slot} cannot decode: query_length {rows} of {shape.lane_width}, "
             f"{request.prompt_left} prompt tokens left, {used} of {request.capacity} tokens used"

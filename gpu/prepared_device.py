@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
+import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from gpu.capacity import draft_capacity
 from gpu.device import (
@@ -50,8 +51,7 @@ class RequestSampling(Protocol):
         """Forget a slot."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Submitted:
+class _Submitted(msgspec.Struct, frozen=True):
     """A frame in flight. `snapshots`: one entry per lane of a snapshot program, None where nothing is captured."""
 
     frame: Frame
@@ -213,8 +213,7 @@ class PreparedDevice(Generic[Program]):
         results = self._take(submitted, finished)
         self._release(submitted)
         self._busy_ns += finished.device_ns
-        output = finished.output or RoundOutput(())
-        slots = [lane.request.slot for lane in submitted.lanes]
+        confidence, survival = self._sidecars(submitted, finished.output)
         return FrameResult(
             fence=submitted.frame.fence,
             started_ns=finished.started_ns,
@@ -222,8 +221,8 @@ class PreparedDevice(Generic[Program]):
             device_ns=finished.device_ns,
             lanes=results,
             error=finished.error,
-            confidence=confidence_by_slot(output, slots, self._limits.request_slots, self._draft_capacity),
-            survival=survival_by_slot(output, slots, self._limits.request_slots, self._draft_capacity),
+            confidence=confidence,
+            survival=survival,
         )
 
     def free_pages(self) -> int:
@@ -279,15 +278,19 @@ class PreparedDevice(Generic[Program]):
 
     def _reserve(self, lanes: Sequence[CheckedLane]) -> None:
         """Pages for every lane's ceiling and drafts, all or none, and their entries in the page table."""
-        wanted = [
-            (lane.request.memory, min(lane.tokens, lane.request.capacity + self._limits.draft_tokens)) for lane in lanes
-        ]
-        before = [len(memory.pages) for memory, _ in wanted]
-        self._memory.reserve(wanted)
-        for lane, first in zip(lanes, before, strict=True):
-            fresh = lane.request.memory.pages[first:]
-            if fresh:
-                self._uploads.append(functools.partial(self._state.set_pages, lane.request.slot, first, fresh))
+        drafts = self._limits.draft_tokens
+        short = []
+        for lane in lanes:
+            request = lane.request
+            tokens, held = min(lane.tokens, request.capacity + drafts), len(request.memory.pages)
+            if pages_for(tokens) > held:
+                short.append((request, tokens, held))
+        if not short:
+            return
+        self._memory.reserve([(request.memory, tokens) for request, tokens, _ in short])
+        for request, _, held in short:
+            fresh = request.memory.pages[held:]
+            self._uploads.append(functools.partial(self._state.set_pages, request.slot, held, fresh))
 
     def _begin_snapshot(self, lane: CheckedLane) -> Snapshot | None:
         """A request whose answer has ended or that is preempted gives its last page away and runs no more."""
@@ -318,11 +321,21 @@ class PreparedDevice(Generic[Program]):
             return (LaneResult(0, ()),) * len(submitted.lanes)
         assert finished.output is not None
         pairs = zip(submitted.lanes, finished.output.lanes, strict=True)
-        results = tuple(lane_result(lane, output) for lane, output in pairs)
+        results = tuple([lane_result(lane, output) for lane, output in pairs])
         for lane, result in zip(submitted.lanes, results, strict=True):
             if result.error is None:
                 lane.request.advance(result.consumed_prompt_tokens, result.emitted_tokens)
         return results
+
+    def _sidecars(
+        self, submitted: _Submitted, output: RoundOutput | None
+    ) -> tuple[npt.NDArray[np.float32] | None, npt.NDArray[np.float64] | None]:
+        """FrameResult's confidence and survival."""
+        if output is None or (output.confidence is None and output.survival is None):
+            return None, None
+        slots = [lane.request.slot for lane in submitted.lanes]
+        sizes = self._limits.request_slots, self._draft_capacity
+        return confidence_by_slot(output, slots, *sizes), survival_by_slot(output, slots, *sizes)
 
     def _set_up(self, kind: GraphKind, request: OpenRequest) -> None:
         """After an init or restore program the request can run."""

@@ -119,9 +119,12 @@ class SimulatedSlots:
         return self._emit(slot, accepted + 1, offered)
 
     def _emit(self, slot: _Slot, count: int, offered: int = 0) -> LaneOutput:
-        tokens = tuple(self._token(slot, slot.emitted + n) for n in range(count))
-        slot.emitted += count
-        logprobs = () if slot.logprobs is None else tuple(self._scores(token, slot.logprobs) for token in tokens)
+        first = slot.emitted
+        tokens = tuple([self._token(slot, first + n) for n in range(count)])
+        slot.emitted = first + count
+        if slot.logprobs is None:
+            return LaneOutput(tokens, count - 1, offered)
+        logprobs = tuple([self._scores(token, slot.logprobs) for token in tokens])
         return LaneOutput(tokens, count - 1, offered, logprobs=logprobs)
 
     def _token(self, slot: _Slot, position: int) -> int:

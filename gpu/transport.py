@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+import msgspec
 import torch
 
 from gpu.device import DeviceError, Progress
@@ -24,8 +24,7 @@ Run = Callable[[Sequence[Any]], RoundOutput | None]
 Program_contra = TypeVar("Program_contra", contravariant=True)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(msgspec.Struct, frozen=True):
     """What a frame's program did. Times are CLOCK_MONOTONIC ns; `device_ns` is the program's own interval.
 
     `output` is None for state programs and after an error.

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scheduler import layout
+from scheduler.frames import LANE_ROW, row_reader
 from scheduler.kernels.loader import load_kernels
 from scheduler.plans import (
     Alternative,
@@ -71,12 +72,7 @@ Row = tuple[Any, ...]
 """One record of a structured array, as Python numbers."""
 
 
-def _as_row(dtype: np.dtype[np.void]) -> struct.Struct:
-    """Reads records of 64-bit integers and floats as Rows, in a fifth of the time that numpy takes."""
-    return struct.Struct("".join("d" if dtype[name] == np.float64 else "q" for name in dtype.names or _NO_NAMES))
-
-
-_CANDIDATE, _LANE, _DETAIL = _as_row(layout.CANDIDATE), _as_row(layout.LANE), _as_row(layout.LANE_DETAIL)
+_CANDIDATE, _LANE, _DETAIL = row_reader(layout.CANDIDATE), LANE_ROW, row_reader(layout.LANE_DETAIL)
 _SLOT_BYTES = 8
 _PLAN_BYTES = layout.RECORDED * layout.CANDIDATE.itemsize
 """Of the candidates that one plan keeps."""
@@ -84,9 +80,9 @@ _GIVEN = struct.Struct("q" * _INPUTS)
 assert _CANDIDATE.size == layout.CANDIDATE.itemsize
 
 
-def _rows(reader: struct.Struct, records: Records) -> Iterator[Row]:
-    """The records, at least one, as rows."""
-    return reader.iter_unpack(records.view(np.int64).data.cast("B"))
+def _candidate_rows(records: Records) -> Iterator[Row]:
+    """layout.CANDIDATE records, at least one, as rows."""
+    return _CANDIDATE.iter_unpack(records.view(np.int64).data.cast("B"))
 
 
 def _bytes(records: npt.NDArray[Any]) -> memoryview:
@@ -141,28 +137,28 @@ class RecordedRows:
         return [tenants[slot].spec.request_id for slot in dict.fromkeys(self.outputs.slots[: self.slots].tolist())]
 
     def make_lanes(self) -> tuple[PlanLane, ...]:
-        lanes = _rows(_LANE, self.outputs.lanes[: self.lanes])
-        details = _rows(_DETAIL, self.outputs.details[: self.lanes])
-        return tuple(map(self._lane, lanes, details))
+        lanes, details, _, _ = self.as_bytes()
+        return tuple(map(self._lane, _LANE.iter_unpack(lanes), _DETAIL.iter_unpack(details)))
 
     def _lane(self, lane: Row, detail: Row) -> PlanLane:
         slot, generation, _, rows, ceiling, prompt_tokens, source, expected = lane
         role, token_price, delivery_price, age_ms, sigma_ms, value, terminal_value = detail
+        # By position: names take time, and the lanes of every plan are read.
         return PlanLane(
-            handle=RequestHandle(slot, generation),
-            request_id=self.request_id(slot),
-            role=_ROLES[role],
-            query_length=rows,
-            ceiling=ceiling,
-            prompt_tokens=prompt_tokens,
-            expected_tokens=expected,
-            token_price=token_price,
-            delivery_price=delivery_price,
-            age_ms=age_ms,
-            sigma_ms=sigma_ms,
-            value=value,
-            terminal_value=terminal_value,
-            proposal_source=PROPOSAL_SOURCES[source] if source != layout.NO_SOURCE else None,
+            RequestHandle(slot, generation),
+            self.request_id(slot),
+            _ROLES[role],
+            rows,
+            ceiling,
+            prompt_tokens,
+            expected,
+            token_price,
+            delivery_price,
+            age_ms,
+            sigma_ms,
+            value,
+            terminal_value,
+            PROPOSAL_SOURCES[source] if source != layout.NO_SOURCE else None,
         )
 
     def as_bytes(self) -> tuple[memoryview, memoryview, memoryview, memoryview]:
@@ -186,7 +182,7 @@ class RecordedRows:
     def make_alternatives(self) -> tuple[Alternative, ...]:
         found: list[Alternative] = []
         slots, first = self.outputs.slots, 0
-        for rank, row in enumerate(_rows(_CANDIDATE, self.outputs.candidates[: 1 + self.alternatives])):
+        for rank, row in enumerate(_candidate_rows(self.outputs.candidates[: 1 + self.alternatives])):
             end = first + row[_LANES]
             if rank > 0:
                 found.append(self._alternative(rank, row, slots[first:end].tolist()))

@@ -16,6 +16,8 @@ from scheduler.shapes import GraphShape
 class Reason(enum.Enum):
     """Why a plan was submitted. Values are the names used in SQL, HTTP, spans and metrics."""
 
+    __hash__ = object.__hash__  # as scheduler.shapes.GraphKind
+
     ORDINARY = "ordinary"
     DISCOVERY = "discovery"
     TIMING_REFRESH = "timing_refresh"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from scheduler import admission, commitment, completion, layout, replay, stages
+from scheduler import admission, commitment, completion, layout, publication, replay, stages
 from scheduler.capacity import DEFAULT_COMPLETION_TOKEN_CAPACITY, select
 from scheduler.catalog import Catalog
 from scheduler.checks import MAX_TIME_NS, whole
@@ -136,6 +136,9 @@ class RequestScheduler:
 
     def advance_to(self, now_ns: int) -> None:
         """Moves the clock. Raises ClockWentBack for an earlier time, InvalidObservation for what is no time in ns."""
+        if type(now_ns) is int and self._state.now_ns <= now_ns <= MAX_TIME_NS:
+            self._state.now_ns = now_ns
+            return
         if not whole(now_ns, -MAX_TIME_NS, MAX_TIME_NS):
             raise InvalidObservation(f"advance_to({now_ns!r}); times are whole ns below 2**62")
         if now_ns < self._state.now_ns:
@@ -352,18 +355,11 @@ class RequestScheduler:
         A request that has ended meanwhile is ignored. Raises InvalidFence when `fence` is not the last completed
         frame or did not serve the handle.
         """
-        state = self._state
-        try:
-            slot = handle.slot
-            served = state.served[slot] == handle.generation and state.completed_fence == fence and fence is not True
-            if served:
-                # Applied by refresh(), all of them in one call: a call each would take longer than the rest of this.
-                state.visible[slot] = state.now_ns
-        except (AttributeError, KeyError, TypeError):  # not served, or no handle
-            served = False
-        if not served:
-            raise InvalidFence(f"{handle!r} has no output of fence {fence!r} to publish")
-        state.views_stale = True
+        publication.note_visible(self._state, (handle,), fence)
+
+    def published_outputs(self, handles: Sequence[RequestHandle], fence: int) -> None:
+        """published_output() of several handles at once, of all or of none. Raises InvalidFence as that does."""
+        publication.note_visible(self._state, handles, fence)
 
     def checkpoint(self) -> bytes:
         """The whole state; restore() continues it, decision for decision."""

@@ -17,6 +17,8 @@ MAX_TARGET_WIDTH = 64
 class GraphKind(enum.Enum):
     """The families of prepared programs. Values are the names used in SQL, HTTP, spans and metrics."""
 
+    __hash__ = object.__hash__  # members are single; Enum hashes their names, in Python, at every look-up
+
     INIT = "init"
     RESTORE = "restore"
     SNAPSHOT = "snapshot"
@@ -31,6 +33,8 @@ class GraphKind(enum.Enum):
 
 class Allocation(enum.Enum):
     """Who divides a speculative graph's target rows among its lanes (S2)."""
+
+    __hash__ = object.__hash__  # as GraphKind
 
     NONE = "none"
     HOST = "host"

@@ -6,6 +6,7 @@ import dataclasses
 import enum
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -34,8 +35,7 @@ class ExecutionStyle(enum.Enum):
     CAPTURED = "captured"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class LaneInput:
+class LaneInput(msgspec.Struct, frozen=True):
     """One lane of an inference program. Tokens start at the slot's cursor.
 
     `prompt`: the prompt tokens to consume; None: a decoding lane, whose pending token comes first. `finishes`: a
@@ -51,8 +51,7 @@ class LaneInput:
     copies: Int64 | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class LaneOutput:
+class LaneOutput(msgspec.Struct, frozen=True):
     """What a lane did. `emitted`: committed token ids, the accepted drafts first.
 
     `accepted` of the `offered` drafts were right. `finite`: False where the logits held NaN or +inf, those that score
@@ -68,8 +67,7 @@ class LaneOutput:
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class RoundOutput:
+class RoundOutput(msgspec.Struct, frozen=True):
     """`lanes` in input order.
 
     `confidence` float32 [lanes, D]: conditional, for every produced position of learned lanes, 0 elsewhere; None

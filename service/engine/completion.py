@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from gpu.device import FrameResult, LaneResult, TokenLogprobs
 from scheduler.catalog import MAX_DURATION_NS
@@ -21,7 +22,7 @@ MOST_LIVES = 8
 _NOTHING = LaneResult(0, ())
 
 
-class _Lane(NamedTuple):
+class _Lane(msgspec.Struct, frozen=True):
     """One completed lane. `request`: None when it has ended before; then nothing that the lane did counts."""
 
     plan: PlanLane
@@ -38,24 +39,26 @@ def collect_completion(core: Core) -> None:
         return
     frame = core.in_flight.pop(0)
     assert frame.fence == result.fence, "frames complete in the order of their submission"
-    lanes = _lanes(core, frame, result)
-    failed = all(lane.error is not None for lane in lanes)
+    shape, lanes = frame.plan.shape, _lanes(frame, result)
+    failures = [lane for lane in lanes if lane.error is not None]
+    failed = len(failures) == len(lanes)
     wall_ns = min(max(0, core.now_ns - frame.submitted_ns), MAX_DURATION_NS)  # a suspended machine can take longer
     device_ns = 0 if failed else result.device_ns
     tokens = _complete(core, frame, result, lanes, ExecutionTiming((device_ns,) if device_ns > 0 else (), wall_ns))
-    _take_prompts(lanes)
+    consumed = _take_prompts(lanes) if shape.prefill_capacity else 0
     committed = _take_tokens(core, tokens, lanes, result.completed_ns)
-    outcomes = _outcomes(lanes, frame, committed)
-    _end_failed(core, lanes, core.refused is result, result.completed_ns)
-    _retire(core, lanes)
+    outcomes = _outcomes(lanes, frame, committed) if core.traced or shape.draft_depth else []
+    if failures:
+        _end_failed(core, failures, core.refused is result, result.completed_ns)
+    if not shape.physical_rows:  # a state graph
+        _retire(core, lanes)
     core.release()
     offer_copies(core, frame.plan.lanes)
     core.completed = (frame.fence, {lane.plan.handle: number for number, lane in enumerate(lanes)})
     if core.traced:
         core.records.append(_completed(core, frame, result, "failed" if failed else "completed", wall_ns, outcomes))
-    consumed = sum(lane.record.consumed_prompt_tokens for lane in lanes)
-    core.metrics.executed(frame.plan, frame.fence, device_ns, consumed, len(tokens), core.now_ns)
-    if frame.plan.shape.draft_depth:
+    core.metrics.executed(frame.plan, device_ns, consumed, len(tokens))
+    if shape.draft_depth:
         _note_rounds(core, lanes, outcomes)
     if core.refused is result:
         core.refused = None
@@ -79,23 +82,23 @@ def _oldest_result(core: Core) -> FrameResult | None:
     return core.device.collect()
 
 
-def _lanes(core: Core, frame: InFlight, result: FrameResult) -> list[_Lane]:
+def _lanes(frame: InFlight, result: FrameResult) -> list[_Lane]:
+    """The lanes as the scheduler takes them. Output ends with the first stop token, drafts behind it included."""
     lanes = frame.plan.lanes
     did = result.lanes if result.error is None else (_NOTHING,) * len(lanes)
-    return [_lane(core, lane, done, result.error or done.error) for lane, done in zip(lanes, did, strict=True)]
+    return [
+        _lane(lane, done, result.error or done.error, request if request is not None and request.holds(lane) else None)
+        for lane, done, request in zip(lanes, did, frame.requests, strict=True)
+    ]
 
 
-def _lane(core: Core, lane: PlanLane, did: LaneResult, error: str | None) -> _Lane:
-    """One lane as the scheduler takes it. Output ends with the first stop token, drafts behind it included."""
-    request = core.request_of(lane)
+def _lane(lane: PlanLane, did: LaneResult, error: str | None, request: EngineRequest | None) -> _Lane:
     if error is not None:
         return _Lane(lane, did, error, CompletionRecord(lane.handle, error=error), request)
     emitted, finished = did.emitted_tokens, None
-    if request is not None:
-        for index, token in enumerate(emitted):
-            if token in request.stop_token_ids:
-                emitted, finished = emitted[: index + 1], FinishReason.STOP
-                break
+    if request is not None and not request.stop_token_ids.isdisjoint(emitted):
+        first = next(index for index, token in enumerate(emitted) if token in request.stop_token_ids)
+        emitted, finished = emitted[: first + 1], FinishReason.STOP
     record = CompletionRecord(
         lane.handle,
         did.consumed_prompt_tokens,
@@ -122,12 +125,15 @@ def _complete(
     return scheduler.complete_packed_round_with_survival(frame.fence, records, timing, confidence, survival)
 
 
-def _take_prompts(lanes: Sequence[_Lane]) -> None:
+def _take_prompts(lanes: Sequence[_Lane]) -> int:
+    """Move what was computed of prompts to their requests; returns how many tokens all lanes consumed."""
+    consumed = 0
     for lane in lanes:
-        request = lane.request
-        if request is None or not lane.record.consumed_prompt_tokens:
+        request, tokens = lane.request, lane.record.consumed_prompt_tokens
+        consumed += tokens
+        if request is None or not tokens:
             continue
-        request.consume(lane.record.consumed_prompt_tokens)
+        request.consume(tokens)
         scores = lane.did.prompt_logprobs
         if scores:
             # A request that was preempted while its prompt ran has told some of them already.
@@ -135,6 +141,7 @@ def _take_prompts(lanes: Sequence[_Lane]) -> None:
             request.prompt_logprobs += map(_entry, fresh)
             request.scored_tokens += len(fresh)
             request.scored_now += len(scores)
+    return consumed
 
 
 def _take_tokens(
@@ -143,21 +150,22 @@ def _take_tokens(
     """Move committed tokens to their requests; returns how many each got."""
     committed: dict[RequestHandle, int] = {}
     scores = {lane.plan.handle: lane.did.logprobs for lane in lanes if lane.did.logprobs}
+    open_request, touched, grows = core.table.get, core.touched, core.grows
     for token in tokens:
-        request = core.table.get(token.request_id)
+        handle, token_id, request = token.handle, token.token_id, open_request(token.request_id)
         assert request is not None, "the scheduler publishes for open requests only"
-        place = committed.get(token.handle, 0)
-        committed[token.handle] = place + 1
+        place = committed.get(handle, 0)
+        committed[handle] = place + 1
         request.output_tokens += 1
-        if core.grows:
-            request.output.append(token.token_id)
+        if grows:
+            request.output.append(token_id)
         if request.first_output_ns is None:
             request.first_output_ns = completed_ns
-        if token.token_id not in request.stop_token_ids:
-            request.unpublished.append(token.token_id)
-            if token.handle in scores:
-                request.logprobs.append(_entry(scores[token.handle][place]))
-        core.touch(request)
+        if token_id not in request.stop_token_ids:
+            request.unpublished.append(token_id)
+            if handle in scores:
+                request.logprobs.append(_entry(scores[handle][place]))
+        touched[id(request)] = request
         if token.finished is not None:
             core.settle(request, token.finished, None, completed_ns)
     return committed
@@ -171,12 +179,14 @@ def _outcomes(lanes: Sequence[_Lane], frame: InFlight, committed: dict[RequestHa
     """What the journal keeps of each lane. A learned round drafts at every depth, whatever is then verified."""
     depth = frame.plan.shape.draft_depth
     outcomes = []
-    for number, (plan, _, error, record, request) in enumerate(lanes):
+    for number, lane in enumerate(lanes):
+        record = lane.record
         consumed = record.consumed_prompt_tokens
-        if request is None or error is not None:
+        if lane.request is None or lane.error is not None:
             outcomes.append(LaneOutcome(number, consumed, 0, 0))
             continue
-        tokens, offered, source = committed.get(record.handle, 0), record.offered_tokens or 0, plan.proposal_source
+        tokens, source = committed.get(record.handle, 0), lane.plan.proposal_source
+        offered = record.offered_tokens or 0
         drafted = depth if source == LEARNED else offered if source == COPY else 0
         outcomes.append(LaneOutcome(number, consumed, tokens, record.accepted_tokens, offered, drafted))
     return outcomes

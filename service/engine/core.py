@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 
+import msgspec
+
 from gpu.device import Device, FrameResult
 from scheduler.errors import UnknownHandle
 from scheduler.plans import PlanLane, ScheduledPlan
@@ -23,14 +25,17 @@ from service.journal.records import Record
 FRAME_SLOTS = 2
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class InFlight:
-    """A submitted frame. `slot`: which of the two frame slots it takes."""
+class InFlight(msgspec.Struct, frozen=True):
+    """A submitted frame. `slot`: which of the two frame slots it takes.
+
+    `requests`: whose each lane was at the commit; None where the request had ended. See EngineRequest.holds.
+    """
 
     fence: int
     plan: ScheduledPlan
     submitted_ns: int
     slot: int
+    requests: tuple[EngineRequest | None, ...]
 
 
 @dataclasses.dataclass(slots=True)
@@ -114,7 +119,7 @@ class Core:
     def request_of(self, lane: PlanLane) -> EngineRequest | None:
         """The lane's request, unless it has ended meanwhile; its id may be another request's by now."""
         request = self.table.get(lane.request_id)
-        return request if request is not None and request.handle == lane.handle else None
+        return request if request is not None and request.holds(lane) else None
 
     def end(self, request: EngineRequest, reason: FinishReason, error: str | None, decided_ns: int) -> None:
         """Give the request its one terminal state and its pages back; the scheduler no longer selects it.

@@ -7,6 +7,7 @@ that could look at them, so that an idle iteration writes nothing.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,9 @@ from service.journal import calls as log
 from service.journal.records import SchedulerCalls, SchedulerCheckpoint
 
 # The methods behind those that run with every plan: looking one up takes half the time of super().
-_commit, _published_output, _set_resources = (
+_commit, _published_outputs, _set_resources = (
     RequestScheduler.commit,
-    RequestScheduler.published_output,
+    RequestScheduler.published_outputs,
     RequestScheduler.set_resources,
 )
 _FASTEST = 1
@@ -40,7 +41,6 @@ class LoggedScheduler(RequestScheduler):
         self._first_fence = 1
         self._noted_ns = self.now_ns
         self._resources: tuple[int, int, int] | None = None
-        self._visible: list[int] | None = None
         self._kept_call = -1
 
     def take_calls(self) -> SchedulerCalls | None:
@@ -52,7 +52,7 @@ class LoggedScheduler(RequestScheduler):
         record = SchedulerCalls(
             first_call, len(calls), first_fence, last_fence, self._noted_ns, log.encoder.encode(calls)
         )
-        self._calls, self._visible = [], None
+        self._calls = []
         self._first_call = first_call + len(calls)
         self._first_fence = last_fence + 1
         return record
@@ -112,13 +112,12 @@ class LoggedScheduler(RequestScheduler):
         self._note((log.COMMIT, fence))
 
     def published_output(self, handle: RequestHandle, fence: int) -> None:
-        _published_output(self, handle, fence)
-        visible = self._visible
-        if visible is None or self._noted_ns != self._state.now_ns or self._resources is not None:
-            visible = [log.PUBLISHED, fence]
-            self._note(visible)
-            self._visible = visible
-        visible.append(handle.slot)  # of the same fence: a completion comes between two
+        self.published_outputs((handle,), fence)
+
+    def published_outputs(self, handles: Sequence[RequestHandle], fence: int) -> None:
+        _published_outputs(self, handles, fence)
+        if handles:
+            self._note((log.PUBLISHED, fence, *[handle.slot for handle in handles]))
 
     def _apply(self, checked: Completion, timing: ExecutionTiming) -> list[GeneratedToken]:
         tokens = super()._apply(checked, timing)
@@ -145,7 +144,6 @@ class LoggedScheduler(RequestScheduler):
         if self._resources is not None or self._noted_ns != self._state.now_ns:
             self._note_surroundings()
         self._calls.append(call)
-        self._visible = None
 
     def _note_surroundings(self) -> None:
         now_ns = self._state.now_ns

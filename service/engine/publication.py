@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from scheduler.records import RequestHandle
 from service.engine.core import Core
 from service.engine.ports import Transport
 from service.engine.requests import EngineRequest, phases
@@ -21,7 +24,7 @@ def publish(core: Core, transport: Transport) -> None:
     gone = [client for client, events in outbox.items() if not transport.send(client, events)]
     if core.touched or gone:
         core.advance()
-        _report_outputs(core, set(gone))
+        _report_outputs(core, gone)
         for client in gone:
             core.drop_client(client)
         for request in core.touched.values():
@@ -45,29 +48,32 @@ def _tokens(request: EngineRequest) -> Tokens:
     )
 
 
-def _report_outputs(core: Core, gone: set[bytes]) -> None:
+def _report_outputs(core: Core, gone: Sequence[bytes]) -> None:
     """Tell scheduler, journal and metrics which requests' output became visible."""
-    lanes: list[int] = []
+    handles: list[RequestHandle] = []
     for request in core.touched.values():
-        visible = bool(request.unpublished)
-        request.unpublished = []
-        request.logprobs, request.prompt_logprobs = [], []
+        if request.unpublished:
+            request.unpublished = []
+            if request.client not in gone and core.completed is not None:
+                assert request.handle is not None
+                handles.append(request.handle)
+        if request.logprobs or request.prompt_logprobs:
+            request.logprobs, request.prompt_logprobs = [], []
         if request.output_tokens > request.told:
             _observe(core, request)
-        if visible and request.client not in gone and core.completed is not None:
-            fence, lane_of = core.completed
-            assert request.handle is not None
-            core.scheduler.published_output(request.handle, fence)
-            lanes.append(lane_of[request.handle])
-    if lanes and core.completed is not None and core.traced:
-        core.records.append(OutputPublished(core.completed[0], core.now_ns, lanes))
+    if handles and core.completed is not None:
+        fence, lane_of = core.completed
+        core.scheduler.published_outputs(handles, fence)
+        if core.traced:
+            core.records.append(OutputPublished(fence, core.now_ns, [lane_of[handle] for handle in handles]))
 
 
 def _observe(core: Core, request: EngineRequest) -> None:
     """First-token and inter-token times; a lone stop token counts, so that samples match requests with output."""
-    core.metrics.per_request.published(request, core.now_ns)
     if request.published_ns is None:
-        request.first_published_ns = core.now_ns
+        core.metrics.first_output(core.now_ns - request.arrived_ns)
+    else:
+        core.metrics.next_output(core.now_ns - request.published_ns)
     request.published_ns = core.now_ns
     request.told = request.output_tokens
 
@@ -77,7 +83,7 @@ def _write_ending(core: Core, request: EngineRequest) -> None:
     assert ending is not None
     finished_ns = core.now_ns
     spent = phases(request, ending, finished_ns)
-    core.metrics.ended(request, ending.reason, finished_ns)
+    core.metrics.ended(ending.reason.value, finished_ns - request.arrived_ns)
     core.records.append(
         RequestFinished(
             request.request_id,

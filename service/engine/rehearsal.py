@@ -44,7 +44,7 @@ def rehearse(shapes: Iterable[GraphShape]) -> int:
         scheduler.commit(plan, plans)
         scheduler.advance_to(scheduler.now_ns + _STEP_NS)
         if _complete(scheduler, plan, plans) and scheduler.is_resident(handle):
-            scheduler.published_output(handle, plans)
+            scheduler.published_outputs((handle,), plans)
     return plans
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import traceback
 from collections.abc import Callable
 from typing import Protocol, Self
@@ -14,6 +15,8 @@ from service.engine.worker import Worker
 
 GRACE_NS = 4_000_000_000
 """How long after SIGTERM a running graph is waited for."""
+
+_POLLIN = int(zmq.POLLIN)
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -60,15 +63,21 @@ class Waiter(Protocol):
 
 
 class PollWaiter:
-    """zmq's poll over the socket, the device's completion descriptor and the stop signal's."""
+    """One poll over the socket's descriptor, the device's completion descriptor and the stop signal's.
+
+    The socket's descriptor becomes readable when something changes, not while a message waits: so that is asked first.
+    zmq's own poll does the same and takes a second system call for it.
+    """
 
     def __init__(self, socket: zmq.Socket[bytes], completion_fd: int, stop_fd: int) -> None:
-        self._poller = zmq.Poller()
-        self._poller.register(socket, zmq.POLLIN)
-        self._poller.register(completion_fd, zmq.POLLIN)
-        self._poller.register(stop_fd, zmq.POLLIN)
+        self._socket = socket
+        self._poller = select.poll()
+        for fd in (socket.get(zmq.FD), completion_fd, stop_fd):
+            self._poller.register(fd, select.POLLIN)
 
     def __call__(self, at_most_ns: int) -> None:
+        if at_most_ns <= 0 or self._socket.get(zmq.EVENTS) & _POLLIN:
+            return
         # Rounded up: a rounded-down timeout would turn the last millisecond into a busy loop.
         self._poller.poll(-(-at_most_ns // 1_000_000))
 

@@ -16,12 +16,16 @@ from typing import Self
 import msgspec
 import zmq
 
-from service.ipc.messages import Event, Events, ToEngine, encode, to_engine_decoder
+from service.ipc.messages import Event, Events, ToEngine, to_engine_decoder
 
 SEND_HIGH_WATER = 20_000
 RECEIVE_HIGH_WATER = 20_000
 RECEIVE_LIMIT = 1024
 LINGER_MS = 300
+
+# Plain numbers: the sums of flags that are enumerations are looked up anew each time.
+_POLLIN, _NOBLOCK, _NOBLOCK_MORE = int(zmq.POLLIN), int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
+_encoder = msgspec.msgpack.Encoder()
 
 _log = logging.getLogger(__name__)
 
@@ -54,8 +58,10 @@ class EngineServer:
         """
         received: list[tuple[bytes, ToEngine]] = []
         for _ in range(RECEIVE_LIMIT):
+            if not self.socket.get(zmq.EVENTS) & _POLLIN:  # mostly nothing waits; to be told so by an exception is slow
+                break
             try:
-                client, *parts = self.socket.recv_multipart(zmq.NOBLOCK)
+                client, *parts = self.socket.recv_multipart(_NOBLOCK)
             except zmq.Again:
                 break
             try:
@@ -67,8 +73,10 @@ class EngineServer:
 
     def send(self, client: bytes, events: list[Event]) -> bool:
         """Hand `events` over as one message; False when the client is gone or has stopped reading."""
+        body = _encoder.encode(Events(events))
         try:
-            self.socket.send_multipart((client, encode(Events(events))), zmq.NOBLOCK)
+            self.socket.send(client, _NOBLOCK_MORE)
+            self.socket.send(body, _NOBLOCK)
         except zmq.Again:
             return False
         except zmq.ZMQError as error:

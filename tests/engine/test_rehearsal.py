@@ -7,7 +7,7 @@ from scheduler.scheduler import RequestScheduler
 from scheduler.shapes import Allocation
 from service.engine.rehearsal import rehearse
 
-CALLS = ("admit", "plan", "commit", "published_output")
+CALLS = ("admit", "plan", "commit", "published_outputs")
 
 
 @pytest.fixture
@@ -60,5 +60,5 @@ def test_the_request_is_served_to_its_end_by_every_call_of_the_loop(
     assert plans == called["commit"] == called["complete"] + called["complete_packed_round"]
     assert called["plan"] == plans + 1  # the last found nothing left to do
     # With its fourth token the request has ended, and stays where a terminal snapshot can be taken.
-    assert called["published_output"] == (4 if state_batches else 3)
+    assert called["published_outputs"] == (4 if state_batches else 3)
     assert (called["complete_packed_round"] > 0) == (allocation is Allocation.DEVICE)
