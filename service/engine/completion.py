@@ -57,7 +57,7 @@ def collect_completion(core: Core) -> None:
     core.completed = (frame.fence, {lane.plan.handle: number for number, lane in enumerate(lanes)})
     if core.traced:
         core.records.append(_completed(core, frame, result, "failed" if failed else "completed", wall_ns, outcomes))
-    core.metrics.executed(frame.plan, device_ns, consumed, len(tokens))
+    core.metrics.executed(frame.plan, frame.fence, device_ns, consumed, len(tokens), core.now_ns)
     if shape.draft_depth:
         _note_rounds(core, lanes, outcomes)
     if core.refused is result:

@@ -35,8 +35,8 @@ def plan_and_commit(core: Core) -> Frame | None:
     for request in requests:  # None: it has ended, and its terminal snapshot is taken
         if request is not None and request.first_commit_ns is None:
             core.table.start(request, committed_ns)
-            core.metrics.queued(committed_ns - request.begun_ns)
-    core.metrics.planned(plan, planned_ns - began_ns)
+            core.metrics.per_request.queued(request, committed_ns)
+    core.metrics.planned(plan, fence, planned_ns - began_ns, committed_ns)
     core.in_flight.append(InFlight(fence, plan, committed_ns, frame_slot, requests))
     return Frame(fence, plan.shape, tuple([_frame_lane(core, lane) for lane in plan.lanes]))
 

@@ -70,10 +70,9 @@ def _report_outputs(core: Core, gone: Sequence[bytes]) -> None:
 
 def _observe(core: Core, request: EngineRequest) -> None:
     """First-token and inter-token times; a lone stop token counts, so that samples match requests with output."""
+    core.metrics.per_request.published(request, core.now_ns)
     if request.published_ns is None:
-        core.metrics.first_output(core.now_ns - request.arrived_ns)
-    else:
-        core.metrics.next_output(core.now_ns - request.published_ns)
+        request.first_published_ns = core.now_ns
     request.published_ns = core.now_ns
     request.told = request.output_tokens
 
@@ -83,7 +82,7 @@ def _write_ending(core: Core, request: EngineRequest) -> None:
     assert ending is not None
     finished_ns = core.now_ns
     spent = phases(request, ending, finished_ns)
-    core.metrics.ended(ending.reason.value, finished_ns - request.arrived_ns)
+    core.metrics.ended(request, ending.reason, finished_ns)
     core.records.append(
         RequestFinished(
             request.request_id,

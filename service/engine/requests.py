@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from gpu.device import SamplingParameters
 from scheduler.plans import PlanLane
 from scheduler.records import FinishReason, RequestHandle, RequestSpec
-from service.ipc.messages import TokenScore
+from service.ipc.messages import Operation, TokenScore
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,7 +40,8 @@ class EngineRequest:
     `spec`: this life's, as the scheduler has it or gets it. `prompt`: the request's own prompt, `output` the committed
     output; both are kept only while a preemption is possible, otherwise `prompt` is empty once the device has it.
     `arrived_ns` + `tokenize_ns` is at most the time of its Submit. `handle` is set while the scheduler holds it.
-    `first_commit_ns` <= `first_output_ns`; `published_ns`: the last hand-over of tokens.
+    `first_commit_ns` <= `first_output_ns`; `published_ns`: the last hand-over of tokens,
+    `first_published_ns` the first. `trace_id`: its caller's, in hexadecimal.
     `consumed_tokens`: of this life's prompt that are in the KV cache, cached ones included; `prompt_seen`: the most of
     the request's own prompt that ever were. `output_tokens`: committed so far, `emitted_before` of them in earlier
     lives. `unpublished`: committed, visible, not handed over yet; `logprobs` has one entry for each when asked for.
@@ -59,9 +60,12 @@ class EngineRequest:
     stop_token_ids: frozenset[int]
     arrived_ns: int
     tokenize_ns: int
+    operation: Operation = "text_completion"
+    trace_id: str | None = None
     handle: RequestHandle | None = None
     first_commit_ns: int | None = None
     first_output_ns: int | None = None
+    first_published_ns: int | None = None
     published_ns: int | None = None
     prompt_length: int = dataclasses.field(init=False)
     output: list[int] = dataclasses.field(default_factory=list)
