@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 import sqlalchemy as sa
+from opentelemetry.trace import NoOpTracer, Tracer
 
 from scheduler.errors import InvalidPolicy
 from scheduler.policy import CoefficientValue
@@ -44,6 +45,8 @@ from service.store.errors import StoreError, StoreUnavailable
 
 __all__ = ["Apply", "PolicyControl", "PolicyVersion", "resolve_initial_policy"]
 
+PROPOSAL_SPAN = "helios.policy_proposal"
+PROPOSAL_ATTRIBUTES = tuple(f"helios.policy.{name}" for name in ("actor", "expected_version", "rollback", "version"))
 APPLY_TIMEOUT_S = 5.0
 MARK_TRIES = 3
 MARK_PAUSE_S = 0.2
@@ -80,12 +83,14 @@ class PolicyControl:
         apply_timeout_s: float = APPLY_TIMEOUT_S,
         mark_pause_s: float = MARK_PAUSE_S,
         now: Callable[[], dt.datetime] = _utc_now,
+        tracer: Tracer | None = None,
     ) -> None:
         self._engine = engine
         self._apply = apply
         self._apply_timeout_s = apply_timeout_s
         self._mark_pause_s = mark_pause_s
         self._now = now
+        self._tracer = tracer or NoOpTracer()
         self._turn = asyncio.Lock()
         self._changes: set[asyncio.Task[PolicyVersion]] = set()
         self._withdrawn: set[int] = set()
@@ -160,10 +165,23 @@ class PolicyControl:
         await asyncio.gather(*self._changes, return_exceptions=True)
 
     async def _carry_out(self, proposal: Proposal) -> PolicyVersion:
-        task = asyncio.create_task(self._change_in_turn(proposal))
+        task = asyncio.create_task(self._traced(proposal))
         self._changes.add(task)
         task.add_done_callback(self._forget)
         return await asyncio.shield(task)
+
+    async def _traced(self, proposal: Proposal) -> PolicyVersion:
+        """The change as a span: who wants it, on what it builds, and which version came of it, or which error."""
+        actor, expected, rollback, made = PROPOSAL_ATTRIBUTES
+        wanted: dict[str, str | int] = {
+            actor: str(proposal.actor),
+            expected: proposal.expected_version,
+            rollback: proposal.rollback,
+        }
+        with self._tracer.start_as_current_span(PROPOSAL_SPAN, attributes=wanted) as span:
+            version = await self._change_in_turn(proposal)
+            span.set_attribute(made, version.version)
+            return version
 
     def _forget(self, task: asyncio.Task[PolicyVersion]) -> None:
         self._changes.discard(task)

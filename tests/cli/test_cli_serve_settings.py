@@ -48,7 +48,8 @@ def test_every_option_reaches_its_setting(monkeypatch, tmp_path):
         "database": f"sqlite:///{tmp_path}/other.db", "device": "simulated", "dtype": "bfloat16", "max_context": 1024,
         "kv_pages": 77, "request_slots": 9, "threads": 3, "scheduler_policy": "throughput",
         "scheduler_terminal_value": 256.0, "scheduler_terminal_age_price": 0.0,
-        "otlp_endpoint": "http://127.0.0.1:4318", "journal_budget": 8 << 30, "journal_sync_ms": 50,
+        "otlp_endpoint": "http://127.0.0.1:4318", "otlp_backlog": 512 << 20, "journal_budget": 8 << 30,
+        "journal_sync_ms": 50,
         "mtp_adaptive_verification_alpha": 0.5, "scheduler_checkpoint_extra_work_fraction": 0.25,
         "verification": "fixed:3", "draft_tokens": 4, "draft_head": "auto", "catalog": str(tmp_path / "catalog.csv"),
         "time_scale": 0.5, "acceptance": str(tmp_path / "acceptance.csv"),
@@ -63,7 +64,8 @@ def test_every_option_reaches_its_setting(monkeypatch, tmp_path):
         if value is True:
             arguments.append("--" + name.replace("_", "-"))
             continue
-        text = {"journal_budget": "8GiB", "otlp_endpoint": "http://127.0.0.1:4318/"}.get(name, str(value))
+        texts = {"journal_budget": "8GiB", "otlp_endpoint": "http://127.0.0.1:4318/", "otlp_backlog": "512MiB"}
+        text = texts.get(name, str(value))
         arguments += ["--" + name.replace("_", "-"), text]
     settings = given_options(monkeypatch, *arguments)
     assert {name: getattr(settings, name) for name in values} == values

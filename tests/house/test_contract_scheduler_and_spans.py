@@ -14,7 +14,16 @@ import pytest
 
 import scheduler
 from scheduler import Catalog, GraphKind, GraphShape, PolicyConfig, RequestScheduler, errors
-from service.journal.records import PlanCommitted, PlanCompleted, PolicyApplied, RequestAdmitted, RequestArrived
+from service.api.control_spans import CALL_ATTRIBUTES
+from service.control.policy import PROPOSAL_ATTRIBUTES, PROPOSAL_SPAN
+from service.journal.records import (
+    PlanCommitted,
+    PlanCompleted,
+    PolicyApplied,
+    RequestAdmitted,
+    RequestArrived,
+    RequestOptions,
+)
 from service.journal.records import RequestFinished as Finished
 from service.telemetry import otlp
 
@@ -107,7 +116,8 @@ def test_every_span_and_attribute_is_documented(entries):
     def wall(at_ns: int) -> int:
         return at_ns
 
-    arrived = filled(RequestArrived, model="a-model", **HEX)
+    arrived = filled(RequestArrived, model="a-model", operation="an-operation", options=filled(RequestOptions), **HEX)
+    arrived = msgspec.structs.replace(arrived, options=msgspec.structs.replace(arrived.options, choices=2))
     story = otlp.RequestStory(arrived, filled(RequestAdmitted), 1)
     spans = [
         otlp.plan_span("run", filled(PlanCommitted), filled(PlanCompleted, outcome="completed"), 1, [], wall),
@@ -118,8 +128,11 @@ def test_every_span_and_attribute_is_documented(entries):
     ]
     made: dict[str, set[str]] = {}
     for span in spans:
-        made.setdefault(span.name.replace(arrived.model, "{model}"), set()).update(attributes(span))
+        name = span.name.replace(arrived.model, "{model}").replace(arrived.operation, "{operation}")
+        made.setdefault(name, set()).update(attributes(span))
         for event in span.events:
             made.setdefault(event.name, set()).update(attributes(event))
     made["resource"] = attributes(otlp.resource("run", otlp.about_run("v", "host", "model", "cpu")))
+    made["{method} {route}"] = set(CALL_ATTRIBUTES)
+    made[PROPOSAL_SPAN] = set(PROPOSAL_ATTRIBUTES)
     assert {name: codes(rest) for name, rest in entries["Spans"].items()} == made
