@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -163,6 +164,13 @@ class PromptWindow:
         return rows.index_select(0, self._rows).view(self._kv_shape).transpose(0, 1).unsqueeze(1)
 
 
+class LaneAttention(Protocol):
+    """A LaneWindow, or what stands in for one."""
+
+    def attend(self, keys: torch.Tensor, values: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+        """Query [lanes * W, heads, head_dim] -> [lanes * W, heads * head_dim]."""
+
+
 class PackedWindow:
     """Lanes of up to W rows each that follow each other densely, with or without a prompt among them.
 
@@ -170,7 +178,7 @@ class PackedWindow:
     """
 
     def __init__(
-        self, lanes: LaneWindow, prompt: PromptWindow | None, cells: torch.Tensor, sources: torch.Tensor
+        self, lanes: LaneAttention, prompt: PromptWindow | None, cells: torch.Tensor, sources: torch.Tensor
     ) -> None:
         """`cells` [prompt rows + lanes * W]: the token row of each. `sources` [rows]: where each row's result is."""
         self._lanes = lanes

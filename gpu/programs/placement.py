@@ -11,6 +11,7 @@ from gpu.pages import pages_for
 from gpu.programs.attention import LaneGroup, LaneWindow, Mix, PackedWindow, PromptWindow, group_lanes
 from gpu.programs.interface import ExecutionStyle, ProgramContext
 from gpu.programs.lanes import LaneBuffers
+from gpu.programs.paged_attention import PagedWindow, load_kernel, reads_pages_in_place
 from gpu.programs.rows import RowLayout, TokenRows
 from gpu.state import SlotState
 from scheduler.shapes import GraphKind, GraphShape
@@ -138,15 +139,23 @@ class _LanePart:
         config = context.model.config
         self._token_bytes = config.kv_heads * config.head_dim * context.model.dtype.itemsize
         self._columns = Columns(context.style, context.state)
+        self._in_place = reads_pages_in_place(context, self._width)
+        if self._in_place:
+            load_kernel()
 
-    def window(self, lengths: torch.Tensor) -> LaneWindow:
+    def window(self, lengths: torch.Tensor) -> LaneWindow | PagedWindow:
         slots, lengths = self._lanes.decoding(lengths)
         cursors = self._state.cursor.index_select(0, slots)
+        if self._in_place:
+            columns = self._columns.holding(cursors + lengths)
+            return PagedWindow(self._model.config, self._pages(slots, columns), cursors, lengths)
         groups = self._columns.groups(cursors + lengths, self._token_bytes)
         columns = max(group.columns for group in groups)
-        pages = self._state.page_table[:, :columns].index_select(0, slots)
-        model = self._model
+        pages, model = self._pages(slots, columns), self._model
         return LaneWindow(model.config, pages, cursors, lengths, self._width, model.dtype, groups)
+
+    def _pages(self, slots: torch.Tensor, columns: int) -> torch.Tensor:
+        return self._state.page_table[:, :columns].index_select(0, slots)
 
 
 class _PromptPart:
