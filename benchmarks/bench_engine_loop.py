@@ -150,8 +150,11 @@ class Bench:
 
 
 @contextlib.contextmanager
-def bench(device: Device) -> Iterator[Bench]:
-    """A serving engine's parts in a temporary directory; the garbage collector is as in the engine's process."""
+def bench(device: Device, watched: bool = True) -> Iterator[Bench]:
+    """A serving engine's parts in a temporary directory; the garbage collector is as in the engine's process.
+
+    Without `watched` there is no stopwatch around any part, which would take time itself.
+    """
     policy = PolicyConfig()
     with tempfile.TemporaryDirectory() as directory:
         settings = Settings(data_dir=directory, database="sqlite://", threads=1)
@@ -172,7 +175,7 @@ def bench(device: Device) -> Iterator[Bench]:
             journal = JournalWriter(settings.journal_dir, run_id="bench", segment_bytes=64 << 20, budget_bytes=1 << 30)
             worker = build_worker(start, policy, "m", device, journal, server, metrics, time.monotonic_ns)
             rehearse(device.shapes)
-            stopwatch, watching = watch(worker, journal, server)
+            stopwatch, watching = watch(worker, journal, server) if watched else (Stopwatch(), contextlib.ExitStack())
             gc.collect()
             gc.freeze()
             with watching:

@@ -106,7 +106,7 @@ def measure(lanes: int, plans: int, rate: float | None, calls: tuple[tuple[Any, 
     rows: list[dict[str, int]] = []
     # One size more than is used: so every plan has as many runner-ups as are ever recorded.
     device = InstantDevice(2 * lanes)
-    with mock.patch.object(writer, "encoder", _Encoder), stages.watching(calls), bench(device) as engine:
+    with mock.patch.object(writer, "encoder", _Encoder), stages.watching(calls), bench(device, watched=False) as engine:
         for number in range(lanes):
             engine.submit(number, [5] * 32, plans * 4)
         while not run_plan(engine, device, lanes):
@@ -128,7 +128,7 @@ def measure(lanes: int, plans: int, rate: float | None, calls: tuple[tuple[Any, 
 def measure_difference(lanes: int, plans: int, rate: float | None) -> list[float]:
     """CPU µs that a plan costs the engine's thread more with its journal than without one, by pairs of windows."""
     device = InstantDevice(2 * lanes)
-    with bench(device) as engine:
+    with bench(device, watched=False) as engine:
         for number in range(lanes):
             engine.submit(number, [5] * 32, plans * 20)
         while not run_plan(engine, device, lanes):

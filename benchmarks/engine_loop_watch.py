@@ -65,8 +65,10 @@ def watch(worker: Worker, journal: JournalWriter, server: EngineServer) -> tuple
         stopwatch.wrap(core.scheduler, name, "scheduler")
     for name in ("append", "sync_if_due"):
         stopwatch.wrap(journal, name, "tracing")
-    for name in ("planned", "executed", "requests", "refresh", "first_output", "next_output", "queued", "ended"):
+    for name in ("planned", "executed", "requests", "refresh", "ended"):
         stopwatch.wrap(core.metrics, name, "metrics")
+    for name in ("published", "queued"):
+        stopwatch.wrap(core.metrics.per_request, name, "metrics")
     for name in ("receive", "send", "probe"):
         stopwatch.wrap(server, name, "ipc")
     for name in ("submit", "collect"):
