@@ -13,6 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from service.store.engines import read_transaction
+from service.store.partitions import day_of, same_day
 from service.store.queries import TraceHealth, trace_health
 from service.store.tables import plan_lanes, plans, policy_versions, requests
 
@@ -62,6 +63,7 @@ def timeline_rows(
     names = (
         sa.select(sa.func.aggregate_strings(plan_lanes.c.request_id, SEPARATOR))
         .where(plan_lanes.c.run_id == plans.c.run_id, plan_lanes.c.fence == plans.c.fence)
+        .where(*same_day(engine, plan_lanes, plans))
         .scalar_subquery()
     )
     query = sa.select(*(plans.c[name] for name in TIMELINE_COLUMNS), names.label("request_ids"))
@@ -71,8 +73,9 @@ def timeline_rows(
     if since is not None:
         query = query.where(plans.c.committed_at >= since)
     if request is not None:
-        served = sa.select(plan_lanes.c.run_id, plan_lanes.c.fence).where(plan_lanes.c.request_id == request)
-        query = query.where(sa.tuple_(plans.c.run_id, plans.c.fence).in_(served))
+        key = (plan_lanes.c.run_id, plan_lanes.c.fence, *day_of(engine, plan_lanes))
+        served = sa.select(*key).select_from(plan_lanes).where(plan_lanes.c.request_id == request)
+        query = query.where(sa.tuple_(plans.c.run_id, plans.c.fence, *day_of(engine, plans)).in_(served))
     with read_transaction(engine) as connection:
         known_at = None if after is None else _committed_at(connection, after)
         if after is not None and known_at is not None:

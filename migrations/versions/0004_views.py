@@ -3,7 +3,8 @@
 Purpose: the joins and sums that most questions begin with, under names that stay. `plan_timeline` is made again, with
     one more column at its end, and its gap_ms a double on PostgreSQL too.
 Locks: PostgreSQL locks `plan_timeline` while it is made again, for milliseconds; no table is changed or read. The
-    caller holds the upgrade lock (SQLite: the write lock; PostgreSQL: an advisory lock).
+    caller holds the upgrade lock (SQLite: the write lock; PostgreSQL: an advisory lock). A view of an operator's own
+    on `plan_timeline` cannot stay over it on PostgreSQL: it is named, and nothing is changed.
 Undo: `downgrade` drops the views and makes `plan_timeline` as it was before. No row is touched.
     By hand: drop the four views, create plan_timeline as in step 0001, then set the row of alembic_version to 0003.
 """
@@ -11,6 +12,8 @@ Undo: `downgrade` drops the views and makes `plan_timeline` as it was before. No
 from __future__ import annotations
 
 from alembic import op
+
+from migrations.operator_views import refuse_operator_views
 
 revision = "0004"
 down_revision = "0003"
@@ -27,6 +30,7 @@ _SHAPE_COLUMNS = (
     "speculation_enabled",
     "allocation",
 )
+_VIEWS = ("device_histogram", "shape_minutes", "request_timeline", "plan_timeline")
 _STEPS = (1, 1.5, 2, 3, 5, 7)
 _BOUNDS_US = (*(int(step * decade) for decade in (100, 1000, 10**4, 10**5, 10**6) for step in _STEPS), 10**7)
 
@@ -143,6 +147,7 @@ def upgrade() -> None:
     connection = op.get_bind()
     columns = ", ".join(f"m.{name}" for name in _SHAPE_COLUMNS)
     buckets, count = _buckets(connection.dialect.name)
+    refuse_operator_views(connection, "plan_timeline")
     connection.exec_driver_sql("DROP VIEW plan_timeline")
     for text in (  # as they stand: in op.execute a colon begins a parameter
         _TIMELINE.format(gap=_DOUBLE.format(_GAP), no_gap=_DOUBLE.format("0"), more=f", {_label('p')} AS shape"),
@@ -156,6 +161,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     """Drops the views and makes the one of step 0001."""
     connection = op.get_bind()
-    for view in ("device_histogram", "shape_minutes", "request_timeline", "plan_timeline"):
+    refuse_operator_views(connection, *_VIEWS)
+    for view in _VIEWS:
         connection.exec_driver_sql(f"DROP VIEW {view}")
     connection.exec_driver_sql(_TIMELINE.format(**_BEFORE))

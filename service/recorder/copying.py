@@ -1,5 +1,10 @@
 """The recorder's PostgreSQL side: binary COPY, straight into a table for new rows.
 
+Plans, their lanes and their runner-ups get the day of the plan's commit beside their columns, by which PostgreSQL
+finds their partition (`service.store.partitions`). It follows from the record alone, so that a plan which is written a
+second time meets itself, on whatever day that is, and fails by its key (run, fence and day) as it would by run and
+fence. That no plan is written twice is not the key's work but that of the offset in the same transaction.
+
 Changes and sums go by binary COPY into a temporary table, whose rows one statement then moves to where they belong: an
 update for each row would cost a message each. The temporary tables live as long as their connection. What was moved
 leaves dead rows, which no vacuum ever reaches in a temporary table, so they are truncated now and then; not with each
@@ -9,7 +14,8 @@ commit (ON COMMIT DELETE ROWS): that made a small transaction many times slower.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import datetime as dt
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import psycopg
@@ -17,9 +23,11 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from service.recorder.changes import CHANGES
+from service.recorder.days import DAY_US, RUN_DAYS, RunDays, date_of
 from service.recorder.statements import INSERTS, Row, minutes_conflict
 from service.recorder.values import postgresql_values
 from service.store import tables
+from service.store.partitions import DAYS_AHEAD, PARTITIONED, RECORDED_ON, add_day, has_partition, utc_day
 from service.store.types import JSON, UtcDateTime
 
 _MOVED = "recorder_moved_rows"
@@ -30,6 +38,15 @@ _BY_KEY = tuple(f"SET {name} = off" for name in ("enable_hashjoin", "enable_merg
 """The temporary tables have no statistics: a few rows must not make the server read a whole trace, or compile."""
 
 
+_DAY_TYPE = "int4"
+"""On the wire: days since 2000-01-01."""
+_COMMITTED_AT = tables.plans.columns.keys().index("committed_at")
+_FENCE = 1  # in the rows of all three tables, and in those of their changes
+_OLDEST_DAY_MADE = 366
+"""Days back. A record of a clock that went wrong gets no partition of its own."""
+_BY_DAY = frozenset(PARTITIONED)
+
+
 class _Copy(NamedTuple):
     """A COPY statement and the types of its columns on the wire."""
 
@@ -37,18 +54,27 @@ class _Copy(NamedTuple):
     types: tuple[str, ...]
 
 
-class PostgresqlWriter:
-    """StoreWriter of PostgreSQL 15 and later."""
+def _utc_today() -> dt.date:
+    return utc_day(dt.datetime.now(dt.UTC))
 
-    def __init__(self, dialect: sa.Dialect) -> None:
+
+class PostgresqlWriter:
+    """StoreWriter of PostgreSQL 15 and later. `today` is asked once for each new day of plans, in UTC."""
+
+    def __init__(self, dialect: sa.Dialect, today: Callable[[], dt.date] = _utc_today) -> None:
         self.values = postgresql_values()
-        self._inserts = {table.name: _copy(table.name, tuple(table.columns), dialect) for table in INSERTS}
+        self._today = today
+        self._run_days = RunDays()
+        self._found_days: set[int] = set()
+        self._day_of: int | dict[int, int] = 0
+        self._inserts = {table.name: _copy(table.name, _columns(table), dialect) for table in INSERTS}
         staged = {name: change.columns for name, change in CHANGES.items()}
         staged[_MINUTES] = tuple(tables.plan_minutes.columns)
         self._stage = {name: _copy(_staging(name), columns, dialect) for name, columns in staged.items()}
         self._truncate = f"TRUNCATE {', '.join(map(_staging, staged))}"
         self._once = (*_BY_KEY, *(_create(_staging(name), columns, dialect) for name, columns in staged.items()))
         self._apply = {name: change.update_from(_staging(name)) for name, change in CHANGES.items()}
+        self._of_plans = {name for name, change in CHANGES.items() if change.table.name in _BY_DAY}
         names = ", ".join(column.name for column in tables.plan_minutes.columns)
         self._apply[_MINUTES] = (
             f"WITH moved AS (DELETE FROM {_staging(_MINUTES)} RETURNING *)"
@@ -57,6 +83,7 @@ class PostgresqlWriter:
 
     def prepare(self, connection: sa.Connection) -> None:
         """Makes or truncates the temporary tables, in a transaction of its own: a rollback must not undo it."""
+        connection.info[RUN_DAYS] = self._run_days
         moved = connection.info.get(_MOVED)
         if moved is not None and moved < _TRUNCATED_AFTER:
             return
@@ -68,19 +95,49 @@ class PostgresqlWriter:
         connection.info[_MOVED] = 0
 
     def insert(self, connection: sa.Connection, table: str, rows: Sequence[Row]) -> None:
+        if table in _BY_DAY:
+            rows = self._with_plans_days(connection, rows) if table == tables.plans.name else self._with_days(rows)
         _send(connection, self._inserts[table], rows)
 
     def change(self, connection: sa.Connection, name: str, rows: Sequence[Row]) -> None:
-        self._move(connection, name, rows)
+        days = self._run_days.condition(rows[0][0], [row[_FENCE] for row in rows]) if name in self._of_plans else ""
+        self._move(connection, name, rows, days)
 
     def add_minutes(self, connection: sa.Connection, rows: Sequence[Row]) -> None:
         self._move(connection, _MINUTES, rows)
 
-    def _move(self, connection: sa.Connection, name: str, rows: Sequence[Row]) -> None:
+    def _move(self, connection: sa.Connection, name: str, rows: Sequence[Row], condition: str = "") -> None:
         """Through a temporary table to where the rows belong."""
         _send(connection, self._stage[name], rows)
-        connection.exec_driver_sql(self._apply[name])
+        connection.exec_driver_sql(self._apply[name] + condition)
         connection.info[_MOVED] += len(rows)
+
+    def _with_plans_days(self, connection: sa.Connection, rows: Sequence[Row]) -> list[Row]:
+        """Rows of plans with their days; the rows of lanes and runner-ups that follow belong to these plans."""
+        days = [row[_COMMITTED_AT] // DAY_US for row in rows]
+        fences = [row[_FENCE] for row in rows]
+        self._run_days.note(rows[0][0], fences, days)
+        self._day_of = days[0] if days.count(days[0]) == len(days) else dict(zip(fences, days, strict=True))
+        for day in set(days) - self._found_days:
+            self._look_for_partition(connection, day)
+        return [(*row, day) for row, day in zip(rows, days, strict=True)]
+
+    def _with_days(self, rows: Sequence[Row]) -> list[Row]:
+        day_of = self._day_of
+        if isinstance(day_of, dict):
+            return [(*row, day_of[row[_FENCE]]) for row in rows]
+        return [(*row, day_of) for row in rows]
+
+    def _look_for_partition(self, connection: sa.Connection, day: int) -> None:
+        """Make the day's partitions unless the recorder's housekeeping has, as it does ahead of time.
+
+        One that this transaction makes is looked for again in the next one, as this one may be rolled back. A day that
+        cannot have one has its rows in the default partition, and is not tried again.
+        """
+        date, today = date_of(day), self._today()
+        wanted = -_OLDEST_DAY_MADE <= (date - today).days <= DAYS_AHEAD
+        if not wanted or has_partition(connection, date) or not add_day(connection, date):
+            self._found_days.add(day)
 
 
 def _send(connection: sa.Connection, copy: _Copy, rows: Sequence[Row]) -> None:
@@ -116,11 +173,18 @@ def _create(table: str, columns: Sequence[sa.Column[Any]], dialect: sa.Dialect) 
     return f"CREATE TEMPORARY TABLE IF NOT EXISTS {table} ({fields})"
 
 
+def _columns(table: sa.Table) -> tuple[sa.Column[Any], ...]:
+    """The columns of an insert's rows: the day comes last, as `recorded_on` is no column of the tables on SQLite."""
+    return (*table.columns, *([sa.Column(RECORDED_ON.name, RECORDED_ON.type)] if table.name in _BY_DAY else []))
+
+
 def _wire_type(column: sa.Column[Any]) -> str:
     """The type whose binary form the column's values have, as `values` makes them: times are 64-bit integers."""
     kind = column.type
     if kind is JSON or isinstance(kind, sa.LargeBinary):
         return "bytea"
+    if isinstance(kind, sa.Date):
+        return _DAY_TYPE
     if isinstance(kind, sa.BigInteger | UtcDateTime):
         return "int8"
     for wanted, name in ((sa.Integer, "int4"), (sa.Float, "float8"), (sa.Boolean, "bool"), (sa.Text, "text")):

@@ -1,4 +1,6 @@
-"""The recorder's thread that deletes what the store may no longer keep; the sinks never wait for it."""
+"""The recorder's thread that keeps house: it deletes what the store may no longer keep, and on PostgreSQL makes the
+partitions of the next days. The sinks never wait for it.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from sqlalchemy import exc
 
 from service.recorder.pump import SinkUnavailable
 from service.store.errors import StoreBusy, StoreError
+from service.store.partitions import add_days_ahead, utc_day
 from service.store.retention import Limits, Pruner
 
 log = logging.getLogger(__name__)
@@ -29,7 +32,7 @@ def there_is_room() -> None:
 
 
 class Retention:
-    """Looks once a minute whether something is to be deleted, and then deletes until nothing is, in small steps.
+    """Looks once a minute what is to be made or deleted, and then deletes until nothing is left, in small steps.
 
     `require_room` raises SinkUnavailable while the store's log must not grow.
     """
@@ -43,6 +46,8 @@ class Retention:
         require_room: Callable[[], None] = there_is_room,
     ) -> None:
         self._require_room = require_room
+        self._engine = engine
+        self._ready_on: dt.date | None = None
         self._pruner = Pruner(engine, limits)
         self._stop = stop
         self._clock = clock
@@ -57,13 +62,20 @@ class Retention:
         """One step. Returns the seconds to wait before the next."""
         try:
             self._require_room()
-            done = self._pruner.step(self._clock())
+            now = self._clock()
+            self._make_days(utc_day(now))
+            done = self._pruner.step(now)
         except (StoreBusy, SinkUnavailable):  # the sinks come first, and say so
             return RETRY_S
         except (StoreError, exc.SQLAlchemyError, OSError) as error:
             if not self._failed:
-                log.warning("old rows cannot be deleted now, which is tried again: %s", error)
+                log.warning("old rows cannot be deleted or days be made now, which is tried again: %s", error)
             self._failed = True
             return RETRY_S
         self._failed = False
         return IDLE_S if done.is_nothing else self._pruner.pause_s
+
+    def _make_days(self, today: dt.date) -> None:
+        """The partitions of today and the days behind it, once a day; again at each look while one cannot be made."""
+        if today != self._ready_on and add_days_ahead(self._engine, today):
+            self._ready_on = today

@@ -13,6 +13,7 @@
     └── DatabaseUnusable      the file or server answers, but what it holds cannot be used
         ├── DatabaseNewer     written by a newer Helios
         ├── DatabaseOlder     written by an older Helios and not upgraded yet
+        ├── UpgradeBlocked    an operator's own view rests on what an upgrade makes anew; nothing was changed
         ├── DatabaseForeign   holds tables of the same names that Helios did not make
         └── DatabaseCorrupt   not a database, or damaged
 
@@ -77,6 +78,10 @@ class DatabaseNewer(DatabaseUnusable):
 
 class DatabaseOlder(DatabaseUnusable):
     """The database was written by an older Helios and has not been upgraded."""
+
+
+class UpgradeBlocked(DatabaseUnusable):
+    """An operator's own view rests on a table or view that an upgrade makes anew; the message names it."""
 
 
 class DatabaseForeign(DatabaseUnusable):

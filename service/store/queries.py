@@ -19,6 +19,7 @@ from scheduler.records import FinishReason
 from scheduler.shapes import GraphKind
 from service.store import filters
 from service.store.engines import read_transaction
+from service.store.partitions import day_of
 from service.store.tables import (
     engine_runs,
     journal_offsets,
@@ -28,6 +29,7 @@ from service.store.tables import (
     requests,
     trace_gaps,
 )
+from service.store.types import by_bytes
 
 Bind = sa.Engine | sa.Connection
 Row = dict[str, Any]
@@ -39,10 +41,12 @@ RUNNING = "running"
 FINISHES = (*(reason.value for reason in FinishReason), RUNNING)
 OUTCOMES = ("in_flight", "completed", "failed", "abandoned", "lost")
 
-_PLAN_ORDER = (plans.c.committed_at.desc(), plans.c.run_id.desc(), plans.c.fence.desc())
-_plan_position = sa.tuple_(plans.c.committed_at, plans.c.run_id, plans.c.fence)
-_REQUEST_ORDER = (requests.c.arrived_at.desc(), requests.c.run_id.desc(), requests.c.request_id.desc())
-_request_position = sa.tuple_(requests.c.arrived_at, requests.c.run_id, requests.c.request_id)
+_PLAN_KEY = (plans.c.committed_at, by_bytes(plans.c.run_id), plans.c.fence)
+_PLAN_ORDER = tuple(column.desc() for column in _PLAN_KEY)
+_plan_position = sa.tuple_(*_PLAN_KEY)
+_REQUEST_KEY = (requests.c.arrived_at, by_bytes(requests.c.run_id), by_bytes(requests.c.request_id))
+_REQUEST_ORDER = tuple(column.desc() for column in _REQUEST_KEY)
+_request_position = sa.tuple_(*_REQUEST_KEY)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -102,8 +106,9 @@ def list_plans(
         query = _equal(query, plans.c[name], value)
     served = filters.identifier("request", request)
     if served is not None:
-        lanes = sa.select(plan_lanes.c.run_id, plan_lanes.c.fence).where(plan_lanes.c.request_id == served)
-        query = query.where(sa.tuple_(plans.c.run_id, plans.c.fence).in_(lanes))
+        key = (plan_lanes.c.run_id, plan_lanes.c.fence, *day_of(bind, plan_lanes))
+        lanes = sa.select(*key).select_from(plan_lanes).where(plan_lanes.c.request_id == served)
+        query = query.where(sa.tuple_(plans.c.run_id, plans.c.fence, *day_of(bind, plans)).in_(lanes))
     if start is not None:
         query = query.where(_plan_position < _key(start.at, start.run_id, start.fence))
     rows = _rows(bind, query.order_by(*_PLAN_ORDER).limit(size + 1))
@@ -176,7 +181,7 @@ def get_request(bind: Bind, run_id: str, request_id: str) -> Row | None:
 
 def list_runs(bind: Bind, *, limit: int | str = 100) -> list[Row]:
     """Engine runs, newest first."""
-    order = (engine_runs.c.started_at.desc(), engine_runs.c.run_id.desc())
+    order = (engine_runs.c.started_at.desc(), by_bytes(engine_runs.c.run_id).desc())
     return _rows(bind, sa.select(engine_runs).order_by(*order).limit(filters.limit_filter(limit)))
 
 

@@ -7,6 +7,8 @@ import datetime as dt
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Dialect
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.types import TypeDecorator
 
 
@@ -40,3 +42,23 @@ class UtcDateTime(TypeDecorator[dt.datetime]):
 
 BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 JSON = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
+
+
+class by_bytes(sa.sql.functions.GenericFunction[str]):  # noqa: N801 - reads as a function of a column
+    """A text to order and compare by its bytes, as SQLite does; on PostgreSQL the database's locale would decide.
+
+    Names in SQL that come from people are ordered the same on both databases with it.
+    """
+
+    type = sa.Text()
+    inherit_cache = True
+
+
+@compiles(by_bytes)
+def _as_it_is(element: by_bytes, compiler: SQLCompiler, **options: object) -> str:
+    return compiler.process(element.clauses, **options)
+
+
+@compiles(by_bytes, "postgresql")
+def _collated(element: by_bytes, compiler: SQLCompiler, **options: object) -> str:
+    return f'({compiler.process(element.clauses, **options)}) COLLATE "C"'

@@ -26,7 +26,7 @@ from service.store.types import UtcDateTime
 SERIES = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {}) SELECT i FROM n"
 TIME = pa.timestamp("us", tz="UTC")
 TABLES = [table.name for table in metadata.sorted_tables if table.name != "journal_offsets"]
-VIEWS = ["plan_timeline", "request_timeline", "shape_minutes", "device_histogram"]
+VIEWS = ["plan_timeline", "request_timeline", "shape_minutes", "device_histogram", "graph_observations"]
 
 
 def fill(engine):
@@ -63,8 +63,16 @@ def arrow_type(column):
     return {bool: pa.bool_(), int: pa.int64(), str: pa.string()}[column.type.python_type]
 
 
+def without_days(found):
+    """The answer without the column that only PostgreSQL has, by which it partitions: a date."""
+    if "recorded_on" not in found.schema.names:
+        return found
+    assert found.schema.field("recorded_on").type == pa.date32()
+    return found.drop_columns(["recorded_on"])
+
+
 def test_a_table_keeps_its_values_and_types(filled, export):
-    found = export("SELECT * FROM plans ORDER BY run_id, fence")
+    found = without_days(export("SELECT * FROM plans ORDER BY run_id, fence"))
     assert found.schema.names == [column.name for column in plans.columns]
     assert found.schema.types == [arrow_type(column) for column in plans.columns]
     with read_transaction(filled) as connection:
@@ -75,7 +83,7 @@ def test_a_table_keeps_its_values_and_types(filled, export):
 
 @pytest.mark.parametrize("name", [*TABLES, *VIEWS])
 def test_both_databases_give_the_same_columns(name, filled, export, helios, sqlite_url, tmp_path):
-    found = export(f"SELECT * FROM {name}")
+    found = without_days(export(f"SELECT * FROM {name}"))
     other = tmp_path / "other.parquet"
     engine = open_database(sqlite_url)
     if engine.url != filled.url:

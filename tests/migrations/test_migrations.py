@@ -71,8 +71,14 @@ def count_plans(engine):
         return connection.scalar(sa.select(sa.func.count()).select_from(plans))
 
 
+def is_of_the_code(element, name, kind, reflected, compared_to):
+    """Whether the tables in code speak of it: partitions and their day are PostgreSQL's alone."""
+    table = element if kind == "table" else element.table
+    return table.name in metadata.tables and name != "recorded_on"
+
+
 def test_the_migrated_schema_is_the_one_that_the_tables_in_code_declare(any_store):
-    options = {"compare_type": True, "compare_server_default": True}
+    options = {"compare_type": True, "compare_server_default": True, "include_object": is_of_the_code}
     with read_transaction(any_store) as connection:
         assert compare_metadata(MigrationContext.configure(connection, opts=options), metadata) == []
 

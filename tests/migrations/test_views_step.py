@@ -9,7 +9,7 @@ from factories import fill_store
 from service.store.database import migration_config, read_transaction, upgrade, write_transaction
 from service.store.tables import metadata
 
-VIEWS = {"device_histogram", "plan_timeline", "request_timeline", "shape_minutes"}
+VIEWS = {"device_histogram", "graph_observations", "plan_timeline", "request_timeline", "shape_minutes"}
 
 
 def views(engine):

@@ -300,7 +300,10 @@ def measured(connection):
         connection.exec_driver_sql(f"ANALYZE {table.name}")
     connection.exec_driver_sql("SELECT pg_stat_force_next_flush()")
     names = ", ".join(f"'{name}'" for name in metadata.tables)
-    total = f"SELECT sum(pg_total_relation_size(CAST(name AS regclass))) FROM unnest(ARRAY[{names}]) AS name"
+    total = (
+        "SELECT sum(pg_total_relation_size(c.oid)) FROM pg_class AS c LEFT JOIN pg_inherits AS i ON i.inhrelid = c.oid"
+        f" JOIN unnest(ARRAY[{names}]) AS name ON CAST(name AS regclass) IN (c.oid, i.inhparent)"
+    )
     return used_bytes(connection), int(connection.exec_driver_sql(total).scalar_one())
 
 
@@ -320,7 +323,7 @@ def test_batches_grow_and_shrink_towards_the_time_of_a_step(store, monkeypatch):
     batches = []
     held = iter((0.001, 0.001, retention.STEP_S, 0.5, 0.5, 0.5, 0.001))
 
-    def step(_engine, _limits, _now, batch, _timer):
+    def step(_engine, _limits, _now, batch, *_):
         batches.append(batch)
         return retention.Pruned(plans=1, held_s=next(held))
 
