@@ -17,9 +17,6 @@ from service.telemetry.metric_table import METRIC_BY_NAME
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "rules" / "helios.yml"
 CASES = ROOT / "tests" / "deploy" / "alerts" / "helios.yml"
-NOT_YET = {"flare_policy_guards_total"}
-"""Of the contract's names, those that the server does not have yet."""
-
 CONTENT = yaml.safe_load(RULES.read_text(encoding="utf-8"))
 PLACES = [(g, r) for g, group in enumerate(CONTENT["groups"]) for r in range(len(group["rules"]))]
 
@@ -97,13 +94,7 @@ def test_every_runbook_is_there():
 def test_a_rule_asks_for_metrics_and_labels_that_the_server_has(place):
     expression = rule_at(place)["expr"]
     for name, matchers in re.findall(r"\b(flare_[a-z_]+)(?:\{([^}]*)\})?", expression):
-        if name in NOT_YET:
-            continue
         metric = METRIC_BY_NAME.get(name) or METRIC_BY_NAME[re.sub("_(bucket|count|sum)$", "", name)]
         for label, value in re.findall(r'(\w+)!?="([^"]*)"', matchers):
             known = dict(metric.labels) | {"le": tuple(repr(bound) for bound in metric.buckets)}
             assert value in known[label], (name, label, value)
-
-
-def test_names_that_were_missing_are_still_missing():
-    assert not NOT_YET & METRIC_BY_NAME.keys(), "the server has it now: take it out of NOT_YET"

@@ -1,0 +1,131 @@
+"""Every panel's query, against a live Prometheus and PostgreSQL after a short load: none is empty."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+
+from tests.deploy.grafana_files import BOARDS, expand_promql, expand_sql, queries, used_variables, variables
+from tests.deploy.live_stack import NOTE, STREAMS, Stack, get, stack
+from tests.deploy.test_alerts import CONTENT
+
+pytestmark = [pytest.mark.prometheus, pytest.mark.postgresql, pytest.mark.e2e, pytest.mark.timeout(300)]
+
+WINDOW = "15s"
+QUIET = {
+    "Failed": "no request failed",
+    "Records lost": "nothing was lost",
+    "Spans lost": "nothing was lost",
+    "Records lost per second": "nothing was lost",
+    "Spans behind": "there is no collector",
+    "Troubles": "there were none",
+    "Write-ahead log": "PostgreSQL's is its own",
+    "Prompt tokens from the prefix cache": "a simulated device caches no states",
+}
+"""Panels that are 0 after this load, and why. Every other one must show something else."""
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory, module_postgresql_url) -> Stack:
+    with stack(tmp_path_factory.mktemp("live"), module_postgresql_url) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def chosen(live) -> dict[str, dict[str, list[str]]]:
+    """By dashboard, what "All" of each of its variables stands for."""
+    return {name: {v["name"]: values_of(live, v) for v in variables(board).values()} for name, board in BOARDS.items()}
+
+
+def values_of(live: Stack, variable: dict) -> list[str]:
+    if variable["type"] == "custom":
+        return [value.strip() for value in variable["query"].split(",")]
+    if variable["type"] == "textbox":
+        return [variable["query"]]
+    if (labels := re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"])) is not None:
+        return get(f"{live.prometheus}/api/v1/label/{labels[2]}/values", **{"match[]": labels[1]})
+    return [row["__value"] for row in live.rows(variable["query"])]
+
+
+@pytest.fixture(scope="module")
+def answers(live, chosen) -> dict[str, list[float]]:
+    """Every number of every query."""
+    return {query.name: numbers(live, chosen, query) for query in queries()}
+
+
+def numbers(live: Stack, chosen: dict, query) -> list[float]:
+    """Every number that the panel's query gives; of a table, one for each row."""
+    if query.sql:
+        rows = live.rows(expand_sql(query.text, chosen[query.board], live.began, live.ended + 1, "1s"))
+        if query.target["format"] == "table":
+            return [1.0] * len(rows)
+        assert all("time" in row for row in rows)
+        found = [value for row in rows for name, value in row.items() if name not in ("time", "metric")]
+        return [float(value) for value in found if value is not None]
+    text = expand_promql(query.text, chosen[query.board], WINDOW, f"{math.ceil(live.ended - live.began)}s")
+    return [float(value) for series in live.query(text) for _, value in series["values"]]
+
+
+@pytest.mark.parametrize("query", list(queries()), ids=lambda query: query.name)
+def test_a_panels_query_has_an_answer(answers, query):
+    finite = [number for number in answers[query.name] if math.isfinite(number)]
+    assert finite, "empty"
+    if query.panel["title"] in QUIET:
+        assert not any(finite), "it is not quiet: take it out of QUIET"
+
+
+def test_every_panel_but_the_quiet_ones_shows_more_than_nothing(answers):
+    shown = {query.panel["title"] for query in queries() if any(map(math.isfinite, filter(None, answers[query.name])))}
+    titles = {query.panel["title"] for query in queries()}
+    assert titles - shown == QUIET.keys()
+
+
+def test_latency_panels_have_exemplars_whose_trace_the_client_chose(live, chosen):
+    latency = [q for q in queries() if q.target.get("exemplar") and q.board == "serving"]
+    assert len(latency) >= 4
+    for query in latency:
+        text = expand_promql(query.text, chosen["serving"], WINDOW, "1m")
+        traces = {one["labels"]["trace_id"] for series in live.exemplars(text) for one in series["exemplars"]}
+        assert traces, query.name
+        assert {int(trace, 16) for trace in traces} <= set(range(1, STREAMS + 1)), query.name
+
+
+def test_every_variable_has_values(live, chosen):
+    for name, values in chosen.items():
+        for variable, found in values.items():
+            assert found, (name, variable)
+
+
+def test_an_annotation_says_who_changed_the_policy_and_why(live):
+    for board in BOARDS.values():
+        for annotation in board.get("annotations", {}).get("list", ()):
+            rows = live.rows(expand_sql(annotation["target"]["rawSql"], {}, live.began, live.ended, "1s"))
+            assert [row["text"] for row in rows] == [f"Policy version 2 by ann: {NOTE}"]
+            assert all(row["time"] and row["tags"] for row in rows)
+
+
+def test_the_last_plans_pages_are_there(live, chosen):
+    [plans] = [q for q in queries() if (q.board, q.panel["title"]) == ("plans", "Last plans")]
+    rows = live.rows(expand_sql(plans.text, chosen["plans"], live.began, live.ended + 1, "1s"))
+    assert len(rows) == 200
+    page = live.helios.http.get(f"/dashboard/plan/{rows[0]['run_id']}/{rows[0]['fence']}")
+    assert page.status_code == 200
+    plan = live.helios.http.get(f"/api/plans/{rows[0]['run_id']}/{rows[0]['fence']}").json()["plan"]
+    assert (plan["reason"], plan["device_ms"]) == (rows[0]["reason"], rows[0]["device_ms"])
+
+
+def test_no_alert_fires(live):
+    rules = [rule for group in get(f"{live.prometheus}/api/v1/rules")["groups"] for rule in group["rules"]]
+    assert len(rules) == sum(len(group["rules"]) for group in CONTENT["groups"])
+    assert {rule["health"] for rule in rules} == {"ok"}
+    assert [rule["name"] for rule in rules if rule["state"] != "inactive"] == []
+
+
+def test_an_empty_panel_is_noticed(live, chosen):
+    [waiting] = [q for q in queries() if (q.board, q.panel["title"]) == ("serving", "Waiting")]
+    broken = waiting._replace(target={**waiting.target, "expr": waiting.text.replace("waiting", "wating")})
+    assert used_variables(broken.text) == {"instance"}
+    assert numbers(live, chosen, waiting)
+    assert numbers(live, chosen, broken) == []
