@@ -25,11 +25,14 @@ from service.model_source import ModelSourceError, resolve_model
 from service.settings import Settings
 from service.store.database import open_database
 from service.store.errors import StoreError
+from service.telemetry.tracing import start_tracing
 from service.text import TextModelError, load_text_model
 
 __all__ = ["create_app", "main"]
 
 STOP_DEADLINE_S = 4.5
+SPANS_S = 0.5
+"""After everything else: how long the service's last spans may take."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,8 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             store = open_database(settings.database)
         except (ModelSourceError, TextModelError, StoreError) as error:
             return _refuse(str(error))
+        tracing = start_tracing(settings)
         engine = EngineClient(settings.engine_endpoint)
-        control = PolicyControl(store, engine.configure_policy)
+        control = PolicyControl(store, engine.configure_policy, tracer=tracing.tracer)
 
         async def status() -> list[str]:
             reasons, warnings = await server_status(app.state["context"])
@@ -69,12 +73,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             engine_client=engine,
             store_engine=store,
             control=control,
+            tracer=tracing.tracer,
             mounts=[mount(create_dashboard(engine=store, control=control, status=status))],
         )
         server = create_server(app)
         install_stop_handler(lambda: setattr(server, "should_exit", True), STOP_DEADLINE_S)
         server.run(sockets=[sock])
         store.dispose()
+        tracing.stop(SPANS_S)
     return 0
 
 

@@ -16,8 +16,10 @@ from litestar.datastructures import State
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.types import ControllerRouterHandler
+from opentelemetry.trace import Tracer
 
 from service.api.context import STORE_THREADS, TOKENIZE_THREADS, ApiContext
+from service.api.control_spans import ControlSpans
 from service.api.engine_port import EnginePort
 from service.api.origins import OriginGuard, is_loopback
 from service.api.policy_keeper import keep_policy
@@ -49,8 +51,13 @@ def create_app(
     store_engine: sa.Engine,
     control: PolicyControl,
     mounts: Sequence[ControllerRouterHandler] = (),
+    tracer: Tracer | None = None,
 ) -> Litestar:
-    """The HTTP application. It starts and closes `engine_client`; the rest belongs to the caller."""
+    """The HTTP application. It starts and closes `engine_client`; the rest belongs to the caller.
+
+    `tracer` makes the spans of control calls; without it there are none.
+    """
+    spans = [] if tracer is None else [ControlSpans(tracer)]
     own_metrics = ServiceMetrics()
 
     def exposition(openmetrics: bool) -> bytes:
@@ -73,7 +80,7 @@ def create_app(
         [*ROUTES, *mounts],
         state=State({"context": context}),
         lifespan=[_lifespan(engine_client, control)],
-        middleware=[OriginGuard(loopback_only=is_loopback(settings.host))],
+        middleware=[*spans, OriginGuard(loopback_only=is_loopback(settings.host))],
         exception_handlers={Exception: handle_exception},
         request_max_body_size=MAX_BODY_BYTES,
         openapi_config=OpenAPIConfig(

@@ -13,11 +13,12 @@ from scheduler.policy import PRESETS
 from service.cli.output import Command, Function, fail
 from service.cli.serve_checks import wrong_combination, wrong_measurements
 from service.cli.values import ByteSize, CoefficientType, FiniteRange, HttpUrl, VerificationType
-from service.settings import Settings, default_data_dir, default_threads
+from service.settings import Settings, default_data_dir, default_threads, process_environment
 from service.store.database import database_url
 from service.store.errors import InvalidDatabaseUrl
 from service.supervisor.errors import StartRefused
 from service.supervisor.start import serve_and_leave as supervise
+from service.telemetry.exporter_settings import environment_problem
 from service.telemetry.metric_table import MAX_DRAFT_TOKENS
 
 SMALLEST_JOURNAL = 2 << 20
@@ -115,7 +116,7 @@ def serve(**given: Any) -> None:
     """
     try:
         settings = resolve_settings(given)
-        why = wrong_combination(settings) or wrong_measurements(settings)
+        why = wrong_combination(settings) or wrong_measurements(settings) or environment_problem(process_environment())
         if why is not None:
             fail(why)
         supervise(settings)

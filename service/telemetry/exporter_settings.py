@@ -19,6 +19,16 @@ DEFAULT_ENDPOINT = "http://localhost:4318"
 DEFAULT_TIMEOUT_S = 10.0
 COMPRESSIONS = ("gzip", "deflate", "none")
 _PROTOCOL = "http/protobuf"
+_WHOLE_NUMBERS = (
+    "OTEL_ATTRIBUTE_COUNT_LIMIT",
+    "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT",
+    "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT",
+    "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT",
+    "OTEL_SPAN_EVENT_COUNT_LIMIT",
+    "OTEL_SPAN_LINK_COUNT_LIMIT",
+    "OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT",
+    "OTEL_LINK_ATTRIBUTE_COUNT_LIMIT",
+)
 
 
 class ExporterSettings(NamedTuple):
@@ -60,8 +70,12 @@ def exporter_settings(endpoint: str | None, environment: Mapping[str, str]) -> E
     )
 
 
-def propagators_problem(environment: Mapping[str, str]) -> str | None:
-    """One line about a name in OTEL_PROPAGATORS that no installed package offers, or None. The SDK would not start."""
+def environment_problem(environment: Mapping[str, str]) -> str | None:
+    """One line about a variable with which OpenTelemetry's SDK cannot even be imported, or None."""
+    for name in _WHOLE_NUMBERS:
+        text = environment.get(name, "").strip()
+        if text and not (text.isascii() and text.isdigit()):
+            return f"{name} must be a whole number, not {text!r}"
     names = [name.strip() for name in environment.get("OTEL_PROPAGATORS", "").split(",") if name.strip()]
     if "none" in (name.lower() for name in names):
         return None

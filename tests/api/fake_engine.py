@@ -16,6 +16,7 @@ import msgspec
 import openai
 import sqlalchemy as sa
 from litestar import Litestar
+from opentelemetry.trace import Tracer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from service.api.application import create_app
@@ -237,12 +238,14 @@ class Api:
 
 
 @contextlib.contextmanager
-def serving(store: sa.Engine, tmp_path: Any, **overrides: Any) -> Iterator[Api]:
-    """A server with a fake engine over `store`."""
+def serving(store: sa.Engine, tmp_path: Any, tracer: Tracer | None = None, **overrides: Any) -> Iterator[Api]:
+    """A server with a fake engine over `store`; `tracer` makes its own spans."""
     engine = FakeEngine()
     settings = Settings(data_dir=str(tmp_path), database=str(store.url), threads=1, **overrides)
-    control = PolicyControl(store, engine.configure_policy)
-    app = create_app(settings, text_model=MODEL_TEXT, engine_client=engine, store_engine=store, control=control)
+    control = PolicyControl(store, engine.configure_policy, tracer=tracer)
+    app = create_app(
+        settings, text_model=MODEL_TEXT, engine_client=engine, store_engine=store, control=control, tracer=tracer
+    )
     sock = listen("127.0.0.1", 0)
     sock.listen(64)  # connections wait here until the server takes the socket
     server = create_server(app)

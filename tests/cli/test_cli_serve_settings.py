@@ -147,6 +147,20 @@ def test_options_that_go_together_start(monkeypatch, tmp_path, arguments):
     assert given_options(monkeypatch, "--data-dir", str(tmp_path), *arguments.split())
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("OTEL_PROPAGATORS", "tracecontext,b4"), ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "many")]
+)
+def test_a_variable_that_the_sdk_cannot_start_with_is_refused_before_anything_starts(monkeypatch, name, value):
+    started = []
+    monkeypatch.setattr("service.cli.serve.supervise", started.append)
+    monkeypatch.setenv(name, value)
+    from service.cli import main
+
+    result = CliRunner().invoke(main, ["serve"])
+    assert (result.exit_code, started) == (2, [])
+    assert name in result.output
+
+
 def test_relative_paths_become_absolute(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     pathlib.Path("checkpoint").mkdir()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.telemetry.exporter_settings import ExporterSettings, exporter_settings, propagators_problem
+from service.telemetry.exporter_settings import ExporterSettings, exporter_settings, environment_problem
 
 BASE = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318/"}
 PREFIX = "OTEL_EXPORTER_OTLP_"
@@ -63,8 +63,16 @@ def test_a_value_that_cannot_be_used_is_said_and_left_out(caplog, name, value):
 
 @pytest.mark.parametrize("value", ["", "tracecontext,baggage", "none", "b3,none"])
 def test_propagators_that_are_there_are_no_problem(value):
-    assert propagators_problem({"OTEL_PROPAGATORS": value}) is None
+    assert environment_problem({"OTEL_PROPAGATORS": value}) is None
+
+
+@pytest.mark.parametrize("value", ["many", "-1", "1.5"])
+def test_a_limit_that_is_no_number_is_named(value):
+    """The SDK raises at import."""
+    problem = environment_problem({"OTEL_SPAN_LINK_COUNT_LIMIT": value})
+    assert problem == f"OTEL_SPAN_LINK_COUNT_LIMIT must be a whole number, not {value!r}"
+    assert environment_problem({"OTEL_SPAN_LINK_COUNT_LIMIT": "7"}) is None
 
 
 def test_a_propagator_that_is_not_installed_is_named():
-    assert "'jaegerish'" in propagators_problem({"OTEL_PROPAGATORS": "tracecontext, jaegerish"})
+    assert "'jaegerish'" in environment_problem({"OTEL_PROPAGATORS": "tracecontext, jaegerish"})
