@@ -7,7 +7,7 @@ import dataclasses
 import os
 import queue
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -15,6 +15,7 @@ from service.settings import EngineStart, Settings, child_environment
 from service.supervisor import files
 from service.supervisor.child import Child
 from service.supervisor.errors import StartRefused
+from service.supervisor.policies import FindPolicy, Policies
 from service.supervisor.probe import ReadinessProbe
 from service.supervisor.report import Report, base_url
 from service.supervisor.supervision import Action, Kill, Limits, Look, Role, Say, Start, Supervision, Terminate
@@ -36,13 +37,6 @@ class _Stop:
     pass
 
 
-FirstPolicy = tuple[int, dict[str, float | int | str]]
-"""The version and coefficients that a new engine starts with."""
-
-FindPolicy = Callable[[Settings], FirstPolicy]
-"""Finds them; raises StartRefused."""
-
-
 class Supervisor:
     """Owns the children. Everything but the children's own threads runs on the main thread."""
 
@@ -56,20 +50,20 @@ class Supervisor:
     ) -> None:
         self._settings = settings
         self._commands = commands
-        self._policy = policy
+        limits = limits or Limits()
+        self._policies = Policies(policy, settings, _without_policy_flags(settings), limits.store_s)
         self._report = report
         self._supervision = Supervision(limits)
         # A SimpleQueue may be filled from a signal handler even while this thread waits in get().
         self._events: queue.SimpleQueue[_Exited | _Ready | _Stop] = queue.SimpleQueue()
         self._children: dict[Role, Child] = {}
         self._probe: ReadinessProbe | None = None
-        self._next_policy: FirstPolicy | None = None
-        self._heartbeats = MetricsReader(settings.engine_metrics_path)
+        self._metrics = MetricsReader(settings.engine_metrics_path)
         self._run_id = ""
 
     def prepare(self) -> None:
         """Find the first engine's policy. Raises StartRefused."""
-        self._next_policy = self._policy(self._settings)
+        self._policies.find_first()
 
     def request_stop(self) -> None:
         """Make run() stop everything in order and return. Any thread may call it, at any time."""
@@ -136,10 +130,16 @@ class Supervisor:
                 self._carry_out(self._supervision.beat(self._engine_beat(), time.monotonic()))
 
     def _engine_beat(self) -> int | None:
-        """The heartbeat of the engine that runs now, in ns; None when its file is gone or another process's."""
-        found = self._heartbeats.heartbeat()
+        """The heartbeat of the engine that runs now, in ns; None when its file is gone or another process's.
+
+        Its policy is noted on the way.
+        """
+        found = self._metrics.heartbeat()
         child = self._children.get(Role.ENGINE)
-        return found.at_ns if found is not None and child is not None and found.pid == child.pid else None
+        if found is None or child is None or found.pid != child.pid:
+            return None
+        self._policies.note(self._metrics.read())
+        return found.at_ns
 
     def _start(self, role: Role) -> None:
         try:
@@ -169,15 +169,19 @@ class Supervisor:
         """What the role's next process is to do. Raises StartRefused."""
         if role is not Role.ENGINE:
             return self._settings
-        version, coefficients = self._next_policy or self._policy(_without_policy_flags(self._settings))
-        self._next_policy = None  # the next engine asks the store again: an operator may have changed the policy
+        policy = self._policies.choose()
+        if policy.complaint is not None:
+            self._report.say(
+                f"the policy cannot be read ({policy.complaint}); the engine starts with version {policy.version}, "
+                "which was in force before"
+            )
         self._run_id = files.new_run_id()
         return EngineStart(
             settings=self._settings,
             run_id=self._run_id,
             endpoint=self._settings.engine_endpoint,
-            policy_version=version,
-            coefficients=coefficients,
+            policy_version=policy.version,
+            coefficients=policy.coefficients,
         )
 
 

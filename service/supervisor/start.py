@@ -11,8 +11,9 @@ from service.process import install_stop_handler, leave
 from service.settings import Settings
 from service.supervisor import checks, preparation
 from service.supervisor.data_dir import DataDir
+from service.supervisor.policies import FirstPolicy
 from service.supervisor.report import Report
-from service.supervisor.run import FirstPolicy, Supervisor
+from service.supervisor.run import Supervisor
 from service.supervisor.supervision import Role
 
 STOP_DEADLINE_S = 4.95

@@ -70,7 +70,7 @@ class Limits:
 
     `stop_s` and `drain_s` count from the request to stop: engine and service, then the recorder, are killed.
     `silent_s`: an engine that was ready and whose heartbeat stands still for this long, looked at every `look_s`, is
-    killed.
+    killed. `store_s`: how long the store is asked for the policy of an engine that is started again.
     """
 
     starts: int = 5
@@ -82,6 +82,7 @@ class Limits:
     retry_s: float = 2.0
     look_s: float = 1.0
     silent_s: float = 30.0
+    store_s: float = 2.0
 
 
 @dataclasses.dataclass(slots=True)

@@ -1,7 +1,8 @@
 """A child for tests: ROLE FOLDER BEHAVIOUR SETTINGS. It guards itself and stops as the real ones do.
 
 BEHAVIOUR (JSON): `exit`: exit code to end with at once, `times`: how often (for ever without it),
-`stubborn`: ignore SIGTERM, `unready`: answer 503, `beats`: an engine with a heartbeat.
+`stubborn`: ignore SIGTERM, `unready`: answer 503, `beats`: an engine with a heartbeat, and with the policy version
+`changes_to` where that is given.
 """
 
 from __future__ import annotations
@@ -59,6 +60,11 @@ if role == "service":
     server = http.server.HTTPServer(("127.0.0.1", given["port"]), Ready)
     threading.Thread(target=server.serve_forever, daemon=True).start()
 metrics = MetricsWriter(folder / "data" / "run" / "engine.metrics") if behaviour.get("beats") else None
+if metrics is not None and "changes_to" in behaviour:
+    from scheduler.policy import PolicyConfig  # takes long to load
+    from service.engine.metrics import EngineMetrics
+
+    EngineMetrics(metrics).policy(behaviour["changes_to"], PolicyConfig(decode_age_price=0.25, newcomer_memory="phase"))
 note("waiting")
 while metrics is not None and not stop.wait(0.01):
     metrics.heartbeat(time.monotonic_ns())

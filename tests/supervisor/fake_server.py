@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import pathlib
 import sys
+import threading
 
 from service.process import install_stop_handler
 from service.settings import Settings
 from service.supervisor.data_dir import DataDir
+from service.supervisor.errors import StoreRefused
 from service.supervisor.report import Report
 from service.supervisor.run import Supervisor
 from service.supervisor.supervision import Limits, Role
+from service.telemetry.shared import Snapshot
 
 arguments = json.loads(sys.argv[1])
 folder = pathlib.Path(arguments["folder"])
@@ -29,15 +32,40 @@ commands = {
     for role in Role
 }
 versions = iter(range(1, 1000))
+
+
+def find_policy(_asked: Settings) -> tuple[int, dict[str, float | int | str]]:
+    """The next version; while the folder has a file of that name the store is away, or does not answer."""
+    if (folder / "store-hangs").exists():
+        threading.Event().wait()
+    if (folder / "store-away").exists():
+        raise StoreRefused("the store is away")
+    return next(versions), {"terminal_value": 256.0}
+
+
 data_dir = DataDir(settings)
 data_dir.make_socket_dir()
+report = Report(settings, "a-model")
 supervisor = Supervisor(
     settings,
     commands,
-    lambda asked: (next(versions), {"terminal_value": 256.0}),
-    Report(settings, "a-model"),
+    find_policy,
+    report,
     Limits(**arguments["limits"]),
 )
+noted = supervisor._policies.note
+
+
+def note_and_tell(engine: Snapshot | None) -> None:
+    """Says each policy version that is noted, once: tests wait for it."""
+    before = supervisor._policies._seen
+    noted(engine)
+    seen = supervisor._policies._seen
+    if seen is not None and seen != before:
+        report.say(f"policy {seen[0]} noted")
+
+
+supervisor._policies.note = note_and_tell
 supervisor.prepare()
 install_stop_handler(supervisor.request_stop, 4.95)
 sys.exit(supervisor.run())

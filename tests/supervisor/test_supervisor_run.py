@@ -7,6 +7,10 @@ import os
 import signal
 import stat
 
+import pytest
+
+from scheduler.policy import PolicyConfig
+
 ROLES = ("engine", "recorder", "service")
 
 
@@ -145,3 +149,38 @@ def test_on_a_full_disk_a_killed_engine_and_recorder_start_again(fake_server):
     server.signal(signal.SIGTERM)
     assert server.wait() == 0
     assert not any("cannot start" in line for line in server.lines)
+
+
+@pytest.mark.parametrize("store", ["store-away", "store-hangs"])
+def test_an_engine_is_replaced_with_the_policy_in_force_while_the_store_cannot_be_asked(fake_server, store):
+    server = fake_server({}, store_s=0.2)
+    first = server.wait_for(r"engine \| up pid=(\d+) run=(\S+) policy=1\b")
+    server.wait_until_serving()
+    (server.folder / store).touch()
+    os.kill(int(first[1]), signal.SIGKILL)
+    server.wait_for(
+        r"the policy cannot be read \(.*store.*\); the engine starts with version 1, which was in force before"
+    )
+    second = server.wait_for(r"engine \| up pid=(\d+) run=(\S+) policy=1\b", nth=2)
+    server.wait_for(rf"serving again, with engine run {second[2]}")
+    (server.folder / store).unlink()
+    os.kill(int(second[1]), signal.SIGKILL)
+    server.wait_for(r"engine \| up pid=(\d+) run=(\S+) policy=2\b")
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 0
+
+
+def test_a_policy_that_was_changed_while_the_engine_ran_is_the_one_in_force(fake_server):
+    server = fake_server({"engine": {"beats": True, "changes_to": 7}}, look_s=0.05)
+    first = server.wait_for(r"engine \| up pid=(\d+) run=(\S+) policy=1\b")
+    server.wait_until_serving()
+    (server.folder / "store-away").touch()
+    server.wait_for(r"helios \| policy 7 noted")
+    os.kill(int(first[1]), signal.SIGKILL)
+    server.wait_for("the engine starts with version 7, which was in force before")
+    server.wait_for(r"engine \| up pid=(\d+) run=(\S+) policy=7\b")
+    start = json.loads((server.folder / "data" / "run" / "engine.json").read_text())
+    wanted = PolicyConfig(decode_age_price=0.25, newcomer_memory="phase").as_dict()
+    assert (start["policy_version"], start["coefficients"]) == (7, wanted)
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 0
