@@ -79,7 +79,7 @@ def create_app(
     return Litestar(
         [*ROUTES, *mounts],
         state=State({"context": context}),
-        lifespan=[_lifespan(engine_client, control)],
+        lifespan=[_lifespan(context)],
         middleware=[*spans, OriginGuard(loopback_only=is_loopback(settings.host))],
         exception_handlers={Exception: handle_exception},
         request_max_body_size=MAX_BODY_BYTES,
@@ -91,11 +91,16 @@ def create_app(
     )
 
 
-def _lifespan(engine: EnginePort, control: PolicyControl) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
+def _lifespan(context: ApiContext) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
+    engine, control = context.engine, context.control
+
+    def policy_trouble(what: str) -> None:
+        context.policy_trouble = what
+
     @contextlib.asynccontextmanager
     async def running(_app: Litestar) -> AsyncIterator[None]:
         await engine.start()
-        keeper = asyncio.create_task(keep_policy(engine, control), name="policy-keeper")
+        keeper = asyncio.create_task(keep_policy(engine, control, policy_trouble), name="policy-keeper")
         try:
             yield
         finally:

@@ -42,7 +42,10 @@ class OpenAnswer(Protocol):
 
 @dataclasses.dataclass(slots=True)
 class ApiContext:
-    """Everything the routes work with. `open`, `tokenizing` and `stopping` are the only things that change."""
+    """Everything the routes work with; only `open`, `tokenizing`, `stopping` and `policy_trouble` change.
+
+    `policy_trouble`: what people should know of the engine's policy, empty when all is well.
+    """
 
     settings: Settings
     text_model: TextModel
@@ -56,6 +59,7 @@ class ApiContext:
     tokenize_threads: anyio.CapacityLimiter
     stopping: bool = False
     tokenizing: int = 0
+    policy_trouble: str = ""
     open: set[OpenAnswer] = dataclasses.field(default_factory=set)
 
     def require_engine(self) -> EngineReady:

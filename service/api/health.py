@@ -27,6 +27,7 @@ LAG_S = 5.0
 """An undelivered record older than this makes a warning."""
 GAPS_FOR = dt.timedelta(hours=1)
 """How long a gap in the trace is told after it was noticed."""
+UNREACHABLE = "the trace store is unreachable: records wait in the journal, and policy changes are refused"
 _ENGINE_REASONS = {
     "starting": "the engine is starting",
     "down": "the engine is down; a new one is being started",
@@ -69,10 +70,10 @@ async def server_status(context: ApiContext) -> tuple[list[str], list[str]]:
         reasons.append("the engine does not answer")
     replaced = was_replaced(context.store)
     gaps = None if replaced else await _recent_gaps(context)
-    if not replaced and gaps is None:
-        reasons.append("the trace store is unreachable")
     warnings = [
         *([REPLACED] if replaced else []),
+        *([UNREACHABLE] if not replaced and gaps is None else []),
+        *([context.policy_trouble] if context.policy_trouble and not replaced else []),
         *_trace_warnings(context.settings.engine_metrics_path),
         *_store_warnings(context.settings.recorder_metrics_path),
         *_gap_warnings(gaps),

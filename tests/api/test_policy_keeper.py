@@ -12,6 +12,7 @@ from fake_engine import READY
 
 from service.api import policy_keeper
 from service.control.errors import ChangeInProgress
+from service.store.errors import StoreUnavailable
 
 
 class Control:
@@ -35,8 +36,8 @@ def at_once(monkeypatch):
 
 
 @contextlib.asynccontextmanager
-async def kept(engine, control):
-    task = asyncio.create_task(policy_keeper.keep_policy(engine, control))
+async def kept(engine, control, *tell):
+    task = asyncio.create_task(policy_keeper.keep_policy(engine, control, *tell))
     try:
         async with asyncio.timeout(10):
             yield
@@ -76,5 +77,17 @@ def test_a_debt_to_the_engine_is_paid_on_the_same_connection():
             engine.state, control.owes_engine = "down", True
             await some_rounds()
             assert control.asked.empty()
+
+    asyncio.run(story())
+
+
+def test_a_store_that_cannot_say_which_policy_is_newest_is_told_until_it_can():
+    async def story():
+        engine, control, told = types.SimpleNamespace(state="ready", ready=READY), Control(), asyncio.Queue()
+        control.errors = [ChangeInProgress("wait"), StoreUnavailable("away")]
+        async with kept(engine, control, told.put_nowait):
+            assert await told.get() == policy_keeper.UNCHECKED.format(READY.policy_version)
+            assert await told.get() == ""
+            assert await control.asked.get() == READY.policy_version
 
     asyncio.run(story())

@@ -186,14 +186,14 @@ def test_a_database_file_that_was_removed_is_a_warning_and_a_policy_change_is_re
     store.dispose()
 
 
-def test_a_store_that_is_unreachable_makes_the_server_unready_and_lists_503(tmp_path):
+def test_a_store_that_is_unreachable_is_a_warning_and_lists_are_503(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         store = open_database(f"postgresql://nobody@127.0.0.1:{taken.getsockname()[1]}/helios")
         with serving(store, tmp_path) as api:
             answer = api.http.get("/health/ready")
-            assert answer.status_code == 503
-            assert "the trace store is unreachable" in answer.json()["reasons"]
+            assert (answer.status_code, answer.json()["reasons"]) == (200, [])
+            assert any("the trace store is unreachable" in line for line in answer.json()["warnings"])
             answer = api.http.get("/api/plans")
             assert answer.status_code == 503
             assert "retry-after" in answer.headers
@@ -233,3 +233,12 @@ def test_a_websocket_is_refused_cleanly(api: Api):
     )
     assert raw_request(api.url, head).split(b"\r\n")[0].split()[1] in (b"403", b"404")
     assert api.http.get("/health/live").status_code == 200
+
+
+def test_a_policy_that_the_store_cannot_confirm_is_a_warning(api: Api):
+    context = api.app.state.context
+    context.policy_trouble = "the policy in force cannot be read from the store"
+    answer = api.http.get("/health/ready")
+    context.policy_trouble = ""
+    assert (answer.status_code, answer.json()["reasons"]) == (200, [])
+    assert "the policy in force cannot be read from the store" in answer.json()["warnings"]
