@@ -40,7 +40,7 @@ _TOKENS: Range = (0, MAX_TOKENS)
 _COUNT: Range = (0, _MOST)
 _MEMORY: Range = (0.0, 1e12)
 _RATE: Range = (0.0, 1e300)
-_MOST_WEIGHT = 128.0
+_LEAST_WEIGHT, _MOST_WEIGHT = 2.0**-20, 128.0
 
 SLOT_RANGES: dict[str, Range] = {
     "stage": (layout.FREE, layout.WAITING),
@@ -202,7 +202,8 @@ def _check_acceptance(arrays: dict[str, Array]) -> None:
     """Chances from 0 to 1, survival falling with depth: kernels rank drafts by it and rely on that order."""
     tables, depth = arrays["acceptance"], arrays["survival"].shape[2]
     _check_range("acceptance means", tables[..., layout.MEAN], (0.0, 1.0))
-    _check_range("acceptance weights", tables[..., layout.WEIGHT], (0.0, _MOST_WEIGHT))
+    taken = arrays["slots"]["stage"] != layout.FREE
+    _check_range("acceptance weights", tables[taken][..., layout.WEIGHT], (_LEAST_WEIGHT, _MOST_WEIGHT))
     _check_range("prior", arrays["prior"], (0.0, 1.0))
     _check_range("survival", arrays["survival"], (0.0, 1.0))
     _check_range("yields", arrays["yields"], (0.0, depth + 1.0))
