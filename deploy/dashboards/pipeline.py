@@ -27,11 +27,14 @@ ORDER BY r.started_at DESC
 LIMIT 20
 """
 SIZES = """
-SELECT c.relname AS table_name, pg_total_relation_size(c.oid) AS bytes_with_indexes,
-       greatest(c.reltuples, 0) AS about_rows
+SELECT coalesce(whole.relname, c.relname) AS table_name, sum(pg_total_relation_size(c.oid)) AS bytes_with_indexes,
+       sum(greatest(c.reltuples, 0)) AS about_rows, count(whole.relname) AS partitions
 FROM pg_class AS c
 JOIN pg_namespace AS n ON n.oid = c.relnamespace
+LEFT JOIN pg_inherits AS i ON i.inhrelid = c.oid
+LEFT JOIN pg_class AS whole ON whole.oid = i.inhparent
 WHERE n.nspname = current_schema() AND c.relkind = 'r'
+GROUP BY 1
 ORDER BY bytes_with_indexes DESC
 """
 
@@ -107,9 +110,11 @@ def journal() -> list[Panel]:
     return [
         timeline(
             "Depth of the journal",
-            "Bytes on disk, reserved ones included. Rising steadily: a sink has stopped; see Age below.",
+            "Bytes on disk, reserved ones included, and --journal-budget. Rising steadily: a sink has stopped. An alert "
+            "fires beyond 80 % of the budget.",
             "bytes",
             ask(promql.gauge("flare_journal_bytes"), "{{instance}}"),
+            ask(promql.gauge("flare_journal_budget_bytes"), "budget of {{instance}}"),
         ),
         timeline(
             "Age of the oldest undelivered record",

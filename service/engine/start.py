@@ -73,6 +73,7 @@ def start_engine(start: EngineStart, stopped: Callable[[], bool], clock: Clock =
     device = load_device(settings, source, stopped)
     journal = _open_journal(start)
     metrics = MetricsWriter(settings.engine_metrics_path)
+    metrics.gauge("flare_journal_budget_bytes").set(settings.journal_budget)
     server = EngineServer(start.endpoint)
     worker = build_worker(start, policy, source.name, device, journal, server, metrics, clock)
     gc.collect()

@@ -281,6 +281,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gauge("flare_device_busy_ratio", "Share of about the last ten seconds in which a program ran."),
     _gauge("flare_journal_bytes", "Bytes of the journal's files on disk."),
+    _gauge("flare_journal_budget_bytes", "Bytes that the journal's files may take: --journal-budget."),
     _counter(
         "flare_journal_lost_records_total",
         "Records that will never be delivered because the journal could not keep them.",
