@@ -6,13 +6,23 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 import yaml
 from otlp_receiver import plain
 
 from scheduler.policy import PolicyConfig
-from service.journal.records import PlanCommitted, PlanCompleted, PolicyApplied, RequestAdmitted, RequestArrived
+from service.api.control_spans import CALL_ATTRIBUTES
+from service.control.policy import PROPOSAL_ATTRIBUTES, PROPOSAL_SPAN
+from service.journal.records import (
+    PlanCommitted,
+    PlanCompleted,
+    PolicyApplied,
+    RequestAdmitted,
+    RequestArrived,
+    RequestOptions,
+)
 from service.journal.records import RequestFinished as Finished
 from service.store.database import open_database, read_transaction
 from service.telemetry import otlp
@@ -132,7 +142,8 @@ def built() -> tuple[set[tuple[str, str, str]], set[tuple[str, str, str]]]:
     def wall(at_ns: int) -> int:
         return at_ns
 
-    arrived = filled(RequestArrived, model="a-model", **HEX)
+    options = msgspec.structs.replace(filled(RequestOptions), choices=2)
+    arrived = filled(RequestArrived, model="a-model", operation="an-operation", options=options, **HEX)
     story = otlp.RequestStory(arrived, filled(RequestAdmitted), 1)
     plan, coefficients = filled(PlanCommitted), PolicyConfig().as_dict()
     made = [
@@ -164,7 +175,10 @@ def attribute_rows(part: str) -> list[list[str]]:
 
 def test_every_span_is_told_with_its_attributes_and_their_types():
     told = {(name, codes(row[0])[0], row[1]) for name, part in SPANS.items() for row in attribute_rows(part)}
-    assert told == built()[0]
+    of_sdk = {entry for entry in told if entry[0] in ("{method} {route}", PROPOSAL_SPAN)}
+    assert told - of_sdk == built()[0]
+    made = {("{method} {route}", name) for name in CALL_ATTRIBUTES}
+    assert {entry[:2] for entry in of_sdk} == made | {(PROPOSAL_SPAN, name) for name in PROPOSAL_ATTRIBUTES}
 
 
 def test_every_event_is_told_with_its_attributes():
