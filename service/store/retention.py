@@ -193,7 +193,7 @@ def _drop_oldest_day(
 
 def _holds_protected(connection: sa.Connection, day: dt.date) -> bool:
     """Whether a plan of this day stays."""
-    found = sa.select(plans.c.fence).where(day == RECORDED_ON, _protected(connection)).limit(1)
+    found = sa.select(plans.c.fence).where(RECORDED_ON.in_([day]), _protected(connection)).limit(1)
     return connection.execute(found).first() is not None
 
 
