@@ -64,9 +64,31 @@ class HostSampler:
         self._finite[:] = True
         self._survival[:] = np.nan
         self.logprobs = [()] * active
-        drawing = [lane for lane in range(active) if self._lanes.host_draws[lane]]
-        verified = [self._verify_lane(lane, first_rows[lane], drafts[lane, : lengths[lane] - 1]) for lane in drawing]
-        for lane, outcome in zip(drawing, verify_round(host_logits, verified, self._table), strict=True):
+        draws = self._lanes.host_draws.tolist()
+        drawing = [lane for lane in range(active) if draws[lane]]
+        plain = [lane for lane in drawing if lengths[lane] == 1 and self._table.of(self._slots[lane]).takes_likeliest]
+        if plain:
+            self._take_likeliest(host_logits, plain, [first_rows[lane] for lane in plain])
+            drawing = [lane for lane in drawing if lane not in {*plain}]
+        if drawing:
+            self._verify_lanes(host_logits, drawing, first_rows, lengths, drafts)
+        for lane in range(active):
+            if not draws[lane]:
+                self._finite[lane] = np.isfinite(host_logits[first_rows[lane]].max())
+
+    def _take_likeliest(self, logits: Float32, lanes: list[int], rows: list[int]) -> None:
+        """What verify_round() gives lanes without drafts that take the likeliest token and ask for nothing else."""
+        best = logits.argmax(axis=1)[rows]  # of NaN, where a row holds any
+        finite = np.isfinite(logits[rows, best])
+        self._emitted[lanes, 0] = best * finite
+        self._counts[lanes] = finite
+        self._finite[lanes] = finite
+
+    def _verify_lanes(
+        self, logits: Float32, lanes: list[int], first_rows: list[int], lengths: list[int], drafts: Int64
+    ) -> None:
+        verified = [self._verify_lane(lane, first_rows[lane], drafts[lane, : lengths[lane] - 1]) for lane in lanes]
+        for lane, outcome in zip(lanes, verify_round(logits, verified, self._table), strict=True):
             count = len(outcome.emitted)
             self._emitted[lane, :count] = outcome.emitted
             self._counts[lane] = count
@@ -74,8 +96,6 @@ class HostSampler:
             self._survival[lane, : len(outcome.survival)] = outcome.survival
             self.logprobs[lane] = outcome.logprobs
             self._table.record(self._slots[lane], outcome.emitted)
-        for lane in set(range(active)) - set(drawing):
-            self._finite[lane] = np.isfinite(host_logits[first_rows[lane]].max())
 
     def _verify_lane(self, lane: int, first_row: int, drafts: Int64) -> VerifyLane:
         return VerifyLane(

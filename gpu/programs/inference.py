@@ -18,6 +18,7 @@ from gpu.programs.interface import ExecutionStyle, LaneInput, ProgramContext, Ro
 from gpu.programs.lanes import LaneBuffers
 from gpu.programs.outputs import RunOutputs, round_output
 from gpu.programs.placement import Columns, make_placement
+from gpu.programs.progress import make_progress
 from gpu.programs.prompt_scores import PromptScores
 from gpu.programs.rows import TokenRows
 from gpu.programs.sampler import RoundRows, RoundSampler
@@ -44,6 +45,7 @@ class InferenceProgram:
         self.lanes = LaneBuffers(*extents, device, queued=context.style is ExecutionStyle.CAPTURED)
         self._placement = make_placement(shape, context, self.lanes)
         self._columns = Columns(context.style, context.state)
+        self._progress = make_progress(self.lanes, context.state)
         self._lane_tokens = torch.zeros((batch, max(width, depth + 1)), dtype=torch.int64, device=device)
         self._allocated = torch.zeros(batch, dtype=torch.int64, device=device)
         depths = torch.arange(1, depth + 1, dtype=torch.float32, device=device)
@@ -98,9 +100,11 @@ class InferenceProgram:
         logit_rows, first_rows = self._placement.logit_rows(rows, lengths)
         self._first_rows = first_rows
         self.logits = logits(context.model, hidden if logit_rows is None else hidden.index_select(0, logit_rows))
-        drawn_lengths = torch.where(self.lanes.is_prompt(), 1, lengths)
+        drawn_lengths = self._progress.drawn_lengths(lengths)
         sampler.verify(self.logits, RoundRows(drawn_lengths, first_rows, self._lane_tokens[:, 1:]))
-        self._advance(rows, hidden)
+        consumed = self._progress.advance(lengths, sampler.verdict)
+        if self._keeps_hidden:
+            self._keep_hidden(rows, hidden, consumed)
 
     def download(self, lanes: Sequence[LaneInput]) -> RoundOutput:
         """What the run did, for its lanes in order."""
@@ -127,9 +131,7 @@ class InferenceProgram:
     def _draft(self) -> None:
         """Fill lane_tokens: pending token, then copies or learned drafts."""
         tokens, depth = self._lane_tokens, self.shape.draft_depth
-        slots, _ = self.lanes.decoding(self.lanes.lengths)
-        # A lane without a token must not end a CUDA device with an index that is out of range.
-        tokens[:, 0] = self._state.pending.index_select(0, slots).clamp_(min=0)
+        self._progress.take_pending(tokens)
         if not depth:
             return
         copied = self.lanes.copied[:, None] > 0
@@ -140,6 +142,7 @@ class InferenceProgram:
             tokens[:, 1 : depth + 1] = self.lanes.copies
             self._drafter.skip()
             return
+        slots, _ = self.lanes.decoding(self.lanes.lengths)
         columns = self._columns.holding(self._state.cursor.index_select(0, slots))
         self._drafter.draft(slots, columns, self._sampler)
         tokens[:, 1 : depth + 1] = torch.where(copied, self.lanes.copies, self._drafter.token_ids)
@@ -158,19 +161,6 @@ class InferenceProgram:
         context.allocate_rows(joint, limits, slots, self.shape.target_rows, self._allocated)
         lengths: torch.Tensor = torch.where(lanes.is_prompt(), lanes.lengths, self._allocated)
         return lengths
-
-    def _advance(self, rows: TokenRows, hidden: torch.Tensor) -> None:
-        """Absorb what was consumed and move the slots on."""
-        state, lanes, verdict = self._state, self.lanes, self._sampler.verdict
-        prompt = lanes.is_prompt()
-        consumed = torch.where(prompt, self._lengths, verdict.counts) * verdict.finite
-        if self._keeps_hidden:
-            self._keep_hidden(rows, hidden, consumed)
-        state.cursor.index_add_(0, lanes.slots, consumed)
-        state.emitted.index_add_(0, lanes.slots, verdict.counts)
-        last = verdict.emitted.gather(1, (verdict.counts - 1).clamp_(min=0)[:, None]).squeeze(1)
-        pending = torch.where(verdict.counts > 0, last, state.pending.index_select(0, lanes.slots))
-        state.pending.index_copy_(0, lanes.slots, pending)
 
     def _keep_hidden(self, rows: TokenRows, hidden: torch.Tensor, consumed: torch.Tensor) -> None:
         """Write draft entries or score the prompt, then replace each lane's last hidden state."""

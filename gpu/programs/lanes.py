@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from gpu.device import InvalidFrame
-from gpu.programs.interface import LaneInput
+from gpu.programs.interface import Int64, LaneInput
 
 NO_PREFILL_ROW = -1
 
@@ -20,6 +21,8 @@ class LaneBuffers:
     (their upper limit under device allocation), 0 for inactive lanes. draws [B]: 1 where a token is drawn. copied [B]:
     number of copy proposals, 0 for learned ones. copies [B, D]: their ids. prompt [C]: the prompt row's tokens.
     prefill_row int32 [1]: the prompt's lane, -1 for none.
+
+    `in_host_memory`: stage() fills the inputs themselves, so that numpy reads what the program does.
 
     Where runs are queued, stage() fills one of two copies in turn, so that the next run can be staged while the copy
     of the one before is still being read. Otherwise the inputs themselves are filled.
@@ -51,11 +54,13 @@ class LaneBuffers:
         self.copies = copies.view(lanes, draft_depth)
         host = np.split(self._staging.numpy(), np.cumsum(sizes)[:-1])
         self.host_slots, self.host_lengths, self.host_draws, self._copied, host_copies, self._prompt = host[:-1]
-        self._staged_prefill_row = host[-1]
+        self.host_prefill_row = host[-1]
         self._copies = host_copies.reshape(lanes, draft_depth)
         self.padding_slot = padding_slot
         self._dense = torch.arange(lanes, device=device)
+        self._host_dense = np.arange(lanes)
         self.capacity = lanes
+        self.in_host_memory = not self._copies_in_turn
         self.upload(())
 
     def upload(self, lanes: Sequence[LaneInput]) -> None:
@@ -71,7 +76,7 @@ class LaneBuffers:
         prompts = [row for row, lane in enumerate(lanes) if lane.prompt is not None]
         self._staging.zero_()
         self.host_slots[len(lanes) :] = self.padding_slot
-        self._staged_prefill_row[0] = prompts[0] if prompts else NO_PREFILL_ROW
+        self.host_prefill_row[0] = prompts[0] if prompts else NO_PREFILL_ROW
         for row, lane in enumerate(lanes):
             self.host_slots[row] = lane.slot
             self.host_lengths[row] = lane.rows if lane.prompt is None else len(lane.prompt)
@@ -103,9 +108,21 @@ class LaneBuffers:
         prompt = self.is_prompt()
         return torch.where(prompt, self.padding_slot, self.slots), torch.where(prompt, 0, lengths)
 
+    def host_decoding(self, lengths: Int64) -> tuple[Int64, Int64]:
+        """decoding() in numpy, where the inputs are in the host's memory."""
+        if not self.prompt.shape[0]:
+            return self.host_slots, lengths
+        prompt = self.is_host_prompt()
+        return np.where(prompt, self.padding_slot, self.host_slots), np.where(prompt, 0, lengths)
+
+    def is_host_prompt(self) -> npt.NDArray[np.bool_]:
+        """is_prompt() of the lanes staged last."""
+        prompt: npt.NDArray[np.bool_] = self._host_dense == self.host_prefill_row
+        return prompt
+
     def learned_lanes(self) -> list[int]:
         """Dense indices of the lanes uploaded last that decode without copies."""
-        prompt = int(self._staged_prefill_row[0])
+        prompt = int(self.host_prefill_row[0])
         return [
             lane
             for lane, (length, copied) in enumerate(zip(self.host_lengths.tolist(), self._copied.tolist(), strict=True))

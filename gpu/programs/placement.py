@@ -9,7 +9,8 @@ import torch
 from gpu.model.weights import Model
 from gpu.pages import pages_for
 from gpu.programs.attention import LaneGroup, LaneWindow, Mix, PackedWindow, PromptWindow, group_lanes
-from gpu.programs.interface import ExecutionStyle, ProgramContext
+from gpu.programs.host_rows import HostRowLayout, row_layout
+from gpu.programs.interface import ExecutionStyle, Int64, ProgramContext
 from gpu.programs.lanes import LaneBuffers
 from gpu.programs.paged_attention import PagedWindow, load_kernel, reads_pages_in_place
 from gpu.programs.rows import RowLayout, TokenRows
@@ -20,7 +21,7 @@ from scheduler.shapes import GraphKind, GraphShape
 class Placement(Protocol):
     """The row geometry of one program. `lengths` [B] are the rows of each lane."""
 
-    layout: RowLayout
+    layout: RowLayout | HostRowLayout
 
     def mix(self, rows: TokenRows, lengths: torch.Tensor) -> Mix:
         """The attention of one run; computes what all layers share."""
@@ -36,7 +37,7 @@ class Columns:
         self._eager = style is ExecutionStyle.EAGER
         self._all = state.columns
 
-    def holding(self, tokens: torch.Tensor) -> int:
+    def holding(self, tokens: torch.Tensor | Int64) -> int:
         """Columns for the longest of `tokens` [lanes]; at least 1."""
         return min(self._all, max(1, pages_for(int(tokens.max())))) if self._eager else self._all
 
@@ -62,7 +63,7 @@ class GridPlacement:
     def __init__(self, shape: GraphShape, context: ProgramContext, lanes: LaneBuffers) -> None:
         self._lanes = _LanePart(shape, context, lanes)
         batch, width = shape.batch_capacity, shape.target_width
-        self.layout = RowLayout(batch, batch * width, width, context.state.device)
+        self.layout = row_layout(lanes, batch, batch * width, width)
 
     def mix(self, rows: TokenRows, lengths: torch.Tensor) -> Mix:
         """Every row is its own cell."""
@@ -78,7 +79,7 @@ class PromptPlacement:
 
     def __init__(self, shape: GraphShape, context: ProgramContext, lanes: LaneBuffers) -> None:
         self._prompt = _PromptPart(shape, context, lanes)
-        self.layout = RowLayout(1, shape.prefill_capacity, shape.prefill_capacity, context.state.device)
+        self.layout = row_layout(lanes, 1, shape.prefill_capacity, shape.prefill_capacity)
         self._first = torch.zeros(1, dtype=torch.int64, device=context.state.device)
 
     def mix(self, rows: TokenRows, lengths: torch.Tensor) -> Mix:
@@ -97,7 +98,7 @@ class PackedPlacement:
         batch, width, prompt = shape.batch_capacity, shape.target_width, shape.prefill_capacity
         self._row_count = prompt + (batch - 1) * width if prompt else shape.target_rows
         device = context.state.device
-        self.layout = RowLayout(batch, self._row_count, None, device)
+        self.layout = row_layout(lanes, batch, self._row_count, None)
         self._lanes = _LanePart(shape, context, lanes)
         self._prompt = _PromptPart(shape, context, lanes) if prompt else None
         self._width = width
@@ -144,18 +145,22 @@ class _LanePart:
             load_kernel()
 
     def window(self, lengths: torch.Tensor) -> LaneWindow | PagedWindow:
+        if self._in_place:
+            return self._paged_window(lengths)
         slots, lengths = self._lanes.decoding(lengths)
         cursors = self._state.cursor.index_select(0, slots)
-        if self._in_place:
-            columns = self._columns.holding(cursors + lengths)
-            return PagedWindow(self._model.config, self._pages(slots, columns), cursors, lengths)
         groups = self._columns.groups(cursors + lengths, self._token_bytes)
         columns = max(group.columns for group in groups)
-        pages, model = self._pages(slots, columns), self._model
+        pages, model = self._state.page_table[:, :columns].index_select(0, slots), self._model
         return LaneWindow(model.config, pages, cursors, lengths, self._width, model.dtype, groups)
 
-    def _pages(self, slots: torch.Tensor, columns: int) -> torch.Tensor:
-        return self._state.page_table[:, :columns].index_select(0, slots)
+    def _paged_window(self, lengths: torch.Tensor) -> PagedWindow:
+        """In numpy, for the reason that host_rows gives."""
+        slots, counts = self._lanes.host_decoding(lengths.numpy())
+        cursors = self._state.cursor.numpy()[slots]
+        columns = self._columns.holding(cursors + counts)
+        pages = self._state.page_table.numpy()[slots, :columns]
+        return PagedWindow(self._model.config, *map(torch.from_numpy, (pages, cursors, counts)))
 
 
 class _PromptPart:

@@ -75,6 +75,11 @@ class SlotSampling:
     by_equality: bool
     adjusts: bool
 
+    @property
+    def takes_likeliest(self) -> bool:
+        """Each of its tokens is the likeliest of the raw logits, and that is all it asks."""
+        return self.greedy and not self.adjusts and self.parameters.logprobs is None
+
     def adjusted(self, row: Float32) -> Float32:
         """A copy of raw logits [vocab] with penalties and bias; the row itself where there are none."""
         if not self.adjusts:

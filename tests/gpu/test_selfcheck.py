@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 
+from gpu.programs import host_rows, rows
 from gpu.selfcheck import allocation, devices, models, numerics, timing
 from gpu.selfcheck.host import Form
 from gpu.selfcheck.outcome import CheckFailed, CheckSkipped, NamedCheck, Status, carry_out
@@ -65,17 +67,19 @@ def test_reading_memory_of_others_shows(random_model, monkeypatch):
         numerics.untouched_memory(subject, CAPTURED)
 
 
-def test_writing_to_memory_of_others_shows(random_model, monkeypatch):
-    from gpu.programs import rows
-
-    kv_rows = rows.kv_rows
+@pytest.mark.parametrize(
+    ("form", "module", "name", "where"),
+    [(EAGER, host_rows, "host_kv_rows", np.where), (CAPTURED, rows, "kv_rows", torch.where)],
+)
+def test_writing_to_memory_of_others_shows(random_model, monkeypatch, form, module, name, where):
+    kv_rows = getattr(module, name)
 
     def astray(state, slots, positions, valid):
-        return torch.where(valid, kv_rows(state, slots, positions, valid), 16)
+        return where(valid, kv_rows(state, slots, positions, valid), 16)
 
-    monkeypatch.setattr(rows, "kv_rows", astray)
+    monkeypatch.setattr(module, name, astray)
     with pytest.raises(CheckFailed, match="wrote into KV pages of other requests"):
-        numerics.untouched_memory(models.Subject(random_model, None), EAGER)
+        numerics.untouched_memory(models.Subject(random_model, None), form)
 
 
 def test_a_captured_form_that_computes_something_else_shows(random_model, monkeypatch):
