@@ -6,17 +6,16 @@ import os
 import select
 import traceback
 from collections.abc import Callable
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import zmq
 
 from service.engine.ports import Clock
 from service.engine.worker import Worker
+from service.ipc.server import message_waits
 
 GRACE_NS = 4_000_000_000
 """How long after SIGTERM a running graph is waited for."""
-
-_POLLIN = int(zmq.POLLIN)
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -72,11 +71,12 @@ class PollWaiter:
     def __init__(self, socket: zmq.Socket[bytes], completion_fd: int, stop_fd: int) -> None:
         self._socket = socket
         self._poller = select.poll()
-        for fd in (socket.get(zmq.FD), completion_fd, stop_fd):
+        descriptor: Any = socket.get(zmq.FD)
+        for fd in (descriptor, completion_fd, stop_fd):
             self._poller.register(fd, select.POLLIN)
 
     def __call__(self, at_most_ns: int) -> None:
-        if at_most_ns <= 0 or self._socket.get(zmq.EVENTS) & _POLLIN:
+        if at_most_ns <= 0 or message_waits(self._socket):
             return
         # Rounded up: a rounded-down timeout would turn the last millisecond into a busy loop.
         self._poller.poll(-(-at_most_ns // 1_000_000))

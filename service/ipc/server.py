@@ -11,7 +11,7 @@ rightly be busy for seconds, and no socket monitor, whose events carry no identi
 from __future__ import annotations
 
 import logging
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 import zmq
@@ -28,6 +28,12 @@ _POLLIN, _NOBLOCK, _NOBLOCK_MORE = int(zmq.POLLIN), int(zmq.NOBLOCK), int(zmq.NO
 _encoder = msgspec.msgpack.Encoder()
 
 _log = logging.getLogger(__name__)
+
+
+def message_waits(socket: zmq.Socket[bytes]) -> bool:
+    """Whether a message can be received now. The socket's descriptor tells of changes only, and asking takes them."""
+    events: Any = socket.get(zmq.EVENTS)
+    return bool(events & _POLLIN)
 
 
 class EndpointUnusable(OSError):
@@ -58,7 +64,7 @@ class EngineServer:
         """
         received: list[tuple[bytes, ToEngine]] = []
         for _ in range(RECEIVE_LIMIT):
-            if not self.socket.get(zmq.EVENTS) & _POLLIN:  # mostly nothing waits; to be told so by an exception is slow
+            if not message_waits(self.socket):  # the usual case, of which an exception would tell slowly
                 break
             try:
                 client, *parts = self.socket.recv_multipart(_NOBLOCK)
