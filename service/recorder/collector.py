@@ -18,11 +18,10 @@ import requests
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from service.recorder.pump import SinkUnavailable
 from service.telemetry.exporter_settings import ExporterSettings
-from service.telemetry.otlp import export_request
+from service.telemetry.plan_encoding import encode_export
 
 log = logging.getLogger(__name__)
 
@@ -54,14 +53,14 @@ class Collector:
         self._session.verify = settings.certificate or True
         self._session.cert = _client_certificate(settings)
 
-    def send(self, who: Resource, spans: Sequence[Span]) -> int:
-        """Deliver the spans. Returns how many the collector refused for good.
+    def send(self, who: Resource, spans: Sequence[bytes]) -> int:
+        """Deliver the encoded spans. Returns how many the collector refused for good.
 
         Raises SinkUnavailable when trying again can help; some may then have arrived, and will arrive again.
         """
         if not spans:
             return 0
-        body = export_request(who, spans)
+        body = encode_export(who, spans)
         status, content, retry_after = self._post(body if self._compress is None else self._compress(body))
         if 200 <= status < 300:
             self._refused_with = 0

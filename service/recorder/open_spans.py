@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -34,6 +35,7 @@ from service.telemetry.otlp import (
     request_name,
     request_span,
 )
+from service.telemetry.plan_encoding import encode_link, encode_plan
 from service.telemetry.sampling import SpanSampler
 from service.telemetry.span_limits import NO_LIMITS, SpanLimits, apply_limits
 
@@ -50,23 +52,30 @@ class SpanOptions(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """Spans that records have ended, records that cannot become a span, and requests whose beginning is missing."""
+    """Encoded spans that records have ended, records that cannot become one, and requests that have no beginning."""
 
-    spans: list[Span]
+    spans: list[bytes]
     failed: int
     headless: int
 
 
+class _Link(NamedTuple):
+    """A request's span, as ids and as an encoded link."""
+
+    ids: SpanIds
+    encoded: bytes
+
+
 class _OpenPlan(NamedTuple):
     plan: PlanCommitted
-    links: tuple[SpanIds, ...]
+    served: tuple[_Link, ...]
     start: Position
     sent: bool
 
 
 class _OpenRequest(NamedTuple):
     story: RequestStory
-    ids: SpanIds
+    link: _Link
     start: Position
     sent: bool
 
@@ -89,11 +98,12 @@ class OpenSpans:
         self.about = about or {}
         self.last_ns = clock.monotonic_ns
         self._options = options or SpanOptions()
+        self._limited = self._options.limits != NO_LIMITS
         self._whole = whole
         self._plans: dict[int, _OpenPlan] = {}
         self._requests: dict[str, _OpenRequest] = {}
         self._published: dict[int, tuple[str, ...]] = {}
-        self._ended: list[Span] = []
+        self._ended: list[bytes] = []
         self._headless = 0
 
     def copy(self) -> OpenSpans:
@@ -116,13 +126,13 @@ class OpenSpans:
             try:
                 self.last_ns = max(self.last_ns, record_ns(record))
                 self._add(record, start)
-            except (ValueError, TypeError, OverflowError):  # a value that OTLP cannot hold
+            except (ValueError, TypeError, OverflowError, struct.error):  # a value that OTLP cannot hold
                 failed += 1
         ended = Ended(self._ended, failed, self._headless)
         self._ended, self._headless = [], 0
         return ended
 
-    def lose_all(self) -> list[Span]:
+    def lose_all(self) -> list[bytes]:
         """End everything that is open as lost."""
         for item in self._plans.values():
             self._end_plan(item, None)
@@ -164,9 +174,9 @@ class OpenSpans:
                 pass
 
     def _begin_request(self, record: RequestArrived, start: Position) -> None:
-        ids = request_ids(self.run_id, record.request_id, record.trace_id)
-        sent = self._options.sampler.takes_request(ids, record, request_name(record))
-        self._requests[record.request_id] = _OpenRequest(RequestStory(record), ids, start, sent)
+        link = self._link(record.request_id, record.trace_id)
+        sent = self._options.sampler.takes_request(link.ids, record, request_name(record))
+        self._requests[record.request_id] = _OpenRequest(RequestStory(record), link, start, sent)
 
     def _end_request(self, request: _OpenRequest, record: RequestFinished | None) -> None:
         if request.sent:
@@ -174,15 +184,12 @@ class OpenSpans:
 
     def _begin_plan(self, plan: PlanCommitted, start: Position) -> None:
         names = tuple(lane.request_id for lane in plan.lanes)
-        served = [self._requests.get(name) for name in dict.fromkeys(names)]
-        links = tuple(
-            request_ids(self.run_id, name, None) if request is None else request.ids
-            for name, request in zip(dict.fromkeys(names), served, strict=True)
-        )
+        served = {name: self._requests.get(name) for name in names}
+        links = [self._link(name, None) if request is None else request.link for name, request in served.items()]
         sent = self._options.sampler.takes_root(plan_ids(self.run_id, plan.fence), "helios.plan") or any(
-            request is not None and request.sent for request in served
+            request is not None and request.sent for request in served.values()
         )
-        self._plans[plan.fence] = _OpenPlan(plan, links, start, sent)
+        self._plans[plan.fence] = _OpenPlan(plan, tuple(links), start, sent)
         self._published[plan.fence] = names
 
     def _complete(self, record: PlanCompleted) -> None:
@@ -194,14 +201,24 @@ class OpenSpans:
             self._end_plan(plan, record)
 
     def _end_plan(self, item: _OpenPlan, record: PlanCompleted | None) -> None:
-        if item.sent:
-            span = plan_span(self.run_id, item.plan, record, self.last_ns, item.links, self.clock.wall)
-            self._end(span, PLAN_ATTRIBUTES_KEPT)
+        if not item.sent:
+            return
+        wall = self.clock.wall
+        if not self._limited:
+            links = [link.encoded for link in item.served]
+            self._ended.append(encode_plan(self.run_id, item.plan, record, self.last_ns, links, wall))
+        else:
+            ids = [link.ids for link in item.served]
+            self._end(plan_span(self.run_id, item.plan, record, self.last_ns, ids, wall), PLAN_ATTRIBUTES_KEPT)
 
     def _end(self, span: Span, kept: int) -> None:
-        if self._options.limits is not NO_LIMITS:
+        if self._limited:
             apply_limits(span, self._options.limits, kept)
-        self._ended.append(span)
+        self._ended.append(span.SerializeToString())
+
+    def _link(self, request_id: str, trace_id: str | None) -> _Link:
+        ids = request_ids(self.run_id, request_id, trace_id)
+        return _Link(ids, encode_link(*ids))
 
     def _note_output(self, record: OutputPublished, lane: int) -> None:
         names = self._published.get(record.fence, ())

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import sqlalchemy as sa
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from service.journal.reader import Batch, Gap, Position
 from service.journal.records import PlanCompleted, RunEnded
@@ -102,7 +101,7 @@ class OtlpSink:
     def deliver(self, items: Sequence[Item]) -> Delivery:
         """Send the spans that end in these items, then note the position."""
         state, run_id, run_open = self._open.copy(), self.run_id, self.run_open
-        spans: list[Span] = []
+        spans: list[bytes] = []
         lost: list[_Lost] = []
         delivered, lost_records = 0, 0
         for item in items:
@@ -159,7 +158,7 @@ class OtlpSink:
             return position
         return min(oldest, position)
 
-    def _send(self, owner: OpenSpans, spans: Sequence[Span], items: Sequence[Item]) -> list[_Lost]:
+    def _send(self, owner: OpenSpans, spans: Sequence[bytes], items: Sequence[Item]) -> list[_Lost]:
         """Returns what is lost of them. Raises SinkUnavailable while the rest of the journal may wait."""
         if not spans:
             return []

@@ -20,7 +20,10 @@ from service.telemetry.exporter_settings import ExporterSettings
 from service.telemetry.otlp import resource
 
 WHO = resource("run-1", {})
-SPANS = [Span(name="helios.plan", trace_id=bytes(15) + bytes([n]), span_id=bytes(7) + bytes([n])) for n in range(1, 9)]
+MESSAGES = [
+    Span(name="helios.plan", trace_id=bytes(15) + bytes([n]), span_id=bytes(7) + bytes([n])) for n in range(1, 9)
+]
+SPANS = [message.SerializeToString() for message in MESSAGES]
 
 
 def collector_at(receiver: OtlpReceiver, **settings) -> Collector:
@@ -61,7 +64,7 @@ def test_what_blames_the_content_costs_only_the_bad_span(collector, status):
     """Halves: all eight, four, two, and the first alone, which is the bad one; the rest goes through."""
     collector.answers = [status] * 4
     assert collector_at(collector).send(WHO, SPANS) == 1
-    assert [span.span_id for span in collector.spans] == [span.span_id for span in SPANS[1:]]
+    assert [span.span_id for span in collector.spans] == [span.span_id for span in MESSAGES[1:]]
 
 
 def test_a_partial_success_is_a_loss_and_is_not_sent_again(collector):
@@ -101,7 +104,7 @@ def test_nothing_is_posted_for_no_spans(collector):
 @pytest.mark.parametrize("compression", ["gzip", "deflate", "none"])
 def test_each_compression_arrives(collector, compression):
     assert collector_at(collector, compression=compression, headers={"api-key": "k", "x": "y z"}).send(WHO, SPANS) == 0
-    assert [span.span_id for span in collector.spans] == [span.span_id for span in SPANS]
+    assert [span.span_id for span in collector.spans] == [span.span_id for span in MESSAGES]
     (headers,) = collector.headers
     assert headers.get("content-encoding") == (None if compression == "none" else compression)
     assert (headers["api-key"], headers["x"]) == ("k", "y z")
