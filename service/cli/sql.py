@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import math
 import pathlib
 import sys
@@ -16,7 +17,7 @@ from service.cli.output import Command, fail, json_option, print_json, print_row
 from service.cli.serve import resolve_settings
 from service.store.errors import StoreError
 from service.store.exports import load_parquet
-from service.store.statements import distinct_names, json_text, limited, run_statement
+from service.store.statements import distinct_names, json_text, limited, run_statement, within_size
 
 Rows = Sequence[Sequence[Any]]
 
@@ -57,18 +58,19 @@ def sql(
     text = sys.stdin.read() if statement == "-" else statement
     try:
         url = resolve_settings({"database": database, "data_dir": data_dir}).database
-        with run_statement(url, text, timeout) as answer:
+        with run_statement(url, text, timeout) as found:
+            answer = dataclasses.replace(found, rows=within_size(found.rows, rows))
             if parquet is not None:
                 count, is_cut = load_parquet().write_parquet(parquet, answer, rows)
             else:
-                found, is_cut = limited(answer.rows, rows)
+                printed, is_cut = limited(answer.rows, rows)
     except StoreError as error:
         fail(str(error))
     if parquet is not None:
         click.echo(f"{parquet}: {count} rows of {len(answer.columns)} columns")
     else:
         show = _print_csv if as_csv else _print_json if as_json else _print_table
-        show(answer.columns, found)
+        show(answer.columns, printed)
     if is_cut:
         click.echo(f"helios sql: there are more than {rows} rows; --rows prints more", err=True)
 

@@ -23,6 +23,22 @@ from service.store.errors import StatementError
 from service.store.faults import typed_faults
 
 _BATCH_ROWS = 500
+_BATCH_BYTES = 8 << 20
+"""Of one answer of PostgreSQL's cursor, as far as the rows before it tell."""
+LARGEST_VALUE = 64 << 20
+MOST_MEMORY = 256 << 20
+"""Bytes of one value or row of SQLite, and of everything that SQLite holds in memory, which a statement can grow."""
+_BASE_BYTES = 64 << 20
+_ROW_BYTES = 4 << 10
+"""How large an answer may be: so much, and so much more for each row that was asked for."""
+_SQLITE_LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: LARGEST_VALUE,
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 1 << 20,
+    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 1000,
+    sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 500,
+    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 1000,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+}
 _STEPS_BETWEEN_CHECKS = 20_000  # SQLite's own steps, about a millisecond
 _INTERRUPTED = "interrupted"
 _READS = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE})
@@ -81,8 +97,9 @@ def run_statement(url: str, statement: str, timeout_s: float) -> Iterator[Answer
     """Run one reading statement on the store at `url`; its rows must be fetched inside the block.
 
     Whatever would write, attach another file or change the session is refused, and nothing was changed. `timeout_s`
-    counts until the last row. Raises StatementError for that, a mistake in the statement and a passed time limit, and
-    StoreError for what the database cannot do.
+    counts until the last row. SQLite is held to LARGEST_VALUE and, in the whole process from then on, to MOST_MEMORY.
+    Raises StatementError for that, a mistake in the statement and a passed limit, and StoreError for what the database
+    cannot do.
     """
     if not statement.strip().rstrip(";").strip():
         raise StatementError("the statement is empty; try: SELECT kind, count(*) FROM plans GROUP BY kind")
@@ -104,6 +121,7 @@ def run_statement(url: str, statement: str, timeout_s: float) -> Iterator[Answer
 def _sqlite_answer(connection: Any, statement: str, timeout_s: float) -> Iterator[Answer]:
     deadline = time.monotonic() + timeout_s
     path = connection.execute("PRAGMA database_list").fetchone()[2]
+    _limit(connection)
     connection.set_authorizer(_permit_reading)
     connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS_BETWEEN_CHECKS)
     try:
@@ -120,6 +138,13 @@ def _sqlite_answer(connection: Any, statement: str, timeout_s: float) -> Iterato
     finally:
         connection.set_progress_handler(None, 0)
         connection.set_authorizer(None)
+
+
+def _limit(connection: sqlite3.Connection) -> None:
+    """No value, statement or plan of it takes more than a bound; the heap's limit holds for the process."""
+    for category, most in _SQLITE_LIMITS.items():
+        connection.setlimit(category, most)
+    connection.execute(f"PRAGMA hard_heap_limit={MOST_MEMORY}")
 
 
 def _declared_types(path: str, statement: str, count: int) -> tuple[ColumnType, ...]:
@@ -164,8 +189,11 @@ def _postgresql_answer(connection: Any, statement: str, timeout_s: float) -> Ite
 def _batches(cursor: Any, timeout_s: float) -> Iterator[Sequence[Any]]:
     """All rows. PostgreSQL's own limit counts each batch for itself."""
     deadline = time.monotonic() + timeout_s
-    while batch := cursor.fetchmany(_BATCH_ROWS):
+    count, widest = 1, 1
+    while batch := cursor.fetchmany(count):
         yield from batch
+        widest = max(widest, *map(row_bytes, batch))
+        count = max(1, min(_BATCH_ROWS, 2 * count, _BATCH_BYTES // widest))
         if time.monotonic() > deadline:
             raise _too_slow(timeout_s)
 
@@ -175,6 +203,10 @@ def _named(timeout_s: float) -> Iterator[None]:
     """Raises StatementError for what the driver says of the statement; faults of the store stay the driver's."""
     try:
         yield
+    except MemoryError as error:
+        raise StatementError(
+            f"the statement needs more than {MOST_MEMORY >> 20} MiB of memory; narrow it, or cut texts with substr()"
+        ) from error
     except (sqlite3.Error, sqlite3.Warning, psycopg.Error, ValueError) as error:
         if isinstance(error, StatementError):
             raise
@@ -185,6 +217,8 @@ def _statement_fault(error: Exception, timeout_s: float) -> Exception:
     text = _first_line(error)
     if isinstance(error, psycopg.errors.QueryCanceled) or text == _INTERRUPTED:
         return _too_slow(timeout_s)
+    if "string or blob too big" in text:
+        return StatementError(f"{text}: one value or row may have {LARGEST_VALUE >> 20} MiB; narrow the statement")
     if "not authorized" in text or "prohibited" in text:
         return StatementError(f"{text}: only statements that read may run here; nothing was changed")
     if "one statement at a time" in text or "multiple commands" in text:
@@ -207,6 +241,29 @@ def _too_slow(timeout_s: float) -> StatementError:
 
 def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def row_bytes(row: Sequence[Any]) -> int:
+    """About what a row takes: texts by their length, 8 bytes for everything else."""
+    return sum(map(_value_bytes, row))
+
+
+def _value_bytes(value: Any) -> int:
+    if isinstance(value, str | bytes):
+        return len(value)
+    return len(json_text(value)) if isinstance(value, dict | list) else 8
+
+
+def within_size(rows: Iterator[Sequence[Any]], most_rows: int) -> Iterator[Sequence[Any]]:
+    """The rows, as long as they take no more than an answer of `most_rows` may. Raises StatementError."""
+    most, taken = _BASE_BYTES + _ROW_BYTES * most_rows, 0
+    for row in rows:
+        taken += row_bytes(row)
+        if taken > most:
+            raise StatementError(
+                f"the answer takes more than {most >> 20} MiB; select fewer columns, or allow more with --rows"
+            )
+        yield row
 
 
 def limited(rows: Iterator[Sequence[Any]], most: int) -> tuple[list[Sequence[Any]], bool]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import types
 
 import pytest
 import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
 
 from service.store import statements
 from service.store.database import open_database, upgrade
@@ -175,3 +178,74 @@ def test_ctrl_c_ends_a_statement_and_is_no_passed_limit(sqlite_url, monkeypatch)
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
     with pytest.raises(KeyboardInterrupt), statements.run_statement(sqlite_url, endless, 600) as answer:
         list(answer.rows)
+
+
+MANY = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000) SELECT "
+MEGABYTE = "hex(zeroblob(500000))"
+BOMBS = {
+    "a value": ("SELECT zeroblob(2000000000)", "one value or row may have 64 MiB"),
+    "a text that grows": (
+        "SELECT replace(hex(zeroblob(9000000)), '0', '0123456789')",
+        "one value or row may have 64 MiB",
+    ),
+    "a text of all rows": (f"{MANY}group_concat({MEGABYTE}) FROM n", "one value or row may have 64 MiB"),
+    "a row": (
+        "SELECT " + ", ".join(f"hex(zeroblob({20_000_000 + at}))" for at in range(40)),
+        "the statement needs more than 256 MiB of memory",
+    ),
+    "an answer": (f"{MANY}{MEGABYTE} FROM n", "the answer takes more than 67 MiB"),
+    "a long statement": (f"SELECT '{'x' * 2_000_000}'", "too large"),
+    "a deep statement": (f"SELECT {'+'.join('1' * 3000)}", "maximum depth"),
+    "a wide pattern": (f"SELECT 'a' LIKE '{'%a' * 1000}'", "too complex"),
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_what_would_fill_the_memory_is_refused_in_one_line(bomb, helios, sqlite_url):
+    statement, said = BOMBS[bomb]
+    result = helios("sql", "-", "--database", sqlite_url, "--csv", input=statement)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("form", [("--json",), ("--parquet", "out.parquet")])
+def test_an_answer_larger_than_its_rows_allow_is_refused_in_every_form(form, helios, sqlite_url, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = helios("sql", f"{MANY}{MEGABYTE} FROM n", "--database", sqlite_url, *form)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "the answer takes more than 67 MiB" in result.stderr
+    assert not (tmp_path / "out.parquet").exists()
+
+
+@pytest.mark.postgresql
+def test_large_rows_of_postgresql_are_not_gathered(helios, postgresql_url):
+    statement = "SELECT repeat('x', 30000000) FROM generate_series(1, 500)"
+    result = helios("sql", statement, "--database", postgresql_url, "--csv")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "the answer takes more than 67 MiB" in result.stderr
+
+
+class Cursor:
+    """Rows of one text each; notes how many were asked for, and of how many bytes in all each answer was."""
+
+    def __init__(self, lengths):
+        self.texts = iter(["x" * length for length in lengths])
+        self.asked, self.sizes = [], []
+
+    def fetchmany(self, count):
+        batch = [(text,) for text in itertools.islice(self.texts, count)]
+        self.asked.append(count)
+        self.sizes.append(sum(len(text) for (text,) in batch))
+        return batch
+
+
+@given(st.lists(st.sampled_from([1, 100, 1 << 20, 5 << 20]), max_size=40))
+def test_an_answer_of_the_cursor_grows_with_the_rows_that_are_small(lengths):
+    cursor = Cursor(lengths)
+    assert [len(text) for (text,) in statements._batches(cursor, 60)] == lengths
+    assert cursor.asked[0] == 1
+    for at, (before, now) in enumerate(itertools.pairwise(cursor.asked), 1):
+        widest = max(lengths[: sum(cursor.asked[:at])], default=1)
+        assert now <= max(1, min(2 * before, 500))
+        assert now == 1 or now * widest <= 8 << 20
