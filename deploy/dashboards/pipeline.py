@@ -110,8 +110,8 @@ def journal() -> list[Panel]:
     return [
         timeline(
             "Depth of the journal",
-            "Bytes on disk, reserved ones included, and --journal-budget. Rising steadily: a sink has stopped. An alert "
-            "fires beyond 80 % of the budget.",
+            "Bytes on disk, reserved ones included, and --journal-budget. Rising steadily: a sink has stopped. An "
+            "alert fires beyond 80 % of the budget.",
             "bytes",
             ask(promql.gauge("flare_journal_bytes"), "{{instance}}"),
             ask(promql.gauge("flare_journal_budget_bytes"), "budget of {{instance}}"),

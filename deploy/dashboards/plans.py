@@ -10,7 +10,7 @@ from deploy.dashboards.targets import Sql
 
 PLAN_LINK = (
     "Why this plan ran",
-    "${server:raw}/dashboard/plan/${__data.fields.run_id:percentencode}/${__data.fields.fence:raw}",
+    "${server:raw}/dashboard/plan/${__data.fields.run_id:percentencode}/${__value.raw}",
 )
 REQUEST_LINK = (
     "Its plans on the timeline",
