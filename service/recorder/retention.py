@@ -47,7 +47,8 @@ class Retention:
     ) -> None:
         self._require_room = require_room
         self._engine = engine
-        self._ready_on: dt.date | None = None
+        self._days_made: tuple[dt.date, bool] | None = None
+        self._days_due = dt.datetime.min.replace(tzinfo=dt.UTC)
         self._pruner = Pruner(engine, limits)
         self._stop = stop
         self._clock = clock
@@ -63,7 +64,7 @@ class Retention:
         try:
             self._require_room()
             now = self._clock()
-            self._make_days(utc_day(now))
+            self._make_days(now)
             done = self._pruner.step(now)
         except (StoreBusy, SinkUnavailable):  # the sinks come first, and say so
             return RETRY_S
@@ -75,7 +76,13 @@ class Retention:
         self._failed = False
         return IDLE_S if done.is_nothing else self._pruner.pause_s
 
-    def _make_days(self, today: dt.date) -> None:
-        """The partitions of today and the days behind it, once a day; again at each look while one cannot be made."""
-        if today != self._ready_on and add_days_ahead(self._engine, today):
-            self._ready_on = today
+    def _make_days(self, now: dt.datetime) -> None:
+        """The partitions of today and the days behind it, once a day; every RETRY_S while one cannot be made."""
+        today = utc_day(now)
+        tried = self._days_made is not None and self._days_made[0] == today
+        if self._days_made == (today, True) or (tried and now < self._days_due):
+            return
+        made = add_days_ahead(self._engine, today)
+        if not made and not tried:
+            log.warning("the days ahead get no partitions now, which is tried again; their plans go to plans_default")
+        self._days_made, self._days_due = (today, made), now + dt.timedelta(seconds=RETRY_S)

@@ -97,6 +97,8 @@ def add_day(connection: sa.Connection, day: dt.date) -> bool:
     """
     if has_partition(connection, day):
         return True
+    if any(_default_holds(connection, table, day) for table in PARTITIONED):
+        return False
     try:
         with (
             connection.begin_nested(),
@@ -110,6 +112,14 @@ def add_day(connection: sa.Connection, day: dt.date) -> bool:
             return False
         raise
     return True
+
+
+def _default_holds(connection: sa.Connection, table: str, day: dt.date) -> bool:
+    """Whether rows of the day are in the default partition: then it cannot have one of its own. Asked without a lock,
+    as attaching would find out only with everybody waiting for it.
+    """
+    query = f"SELECT EXISTS (SELECT 1 FROM {table}_default WHERE recorded_on = %s)"
+    return bool(connection.exec_driver_sql(query, (day,)).scalar_one())
 
 
 def _attach(connection: sa.Connection, table: str, day: dt.date) -> None:
