@@ -1,15 +1,18 @@
 """What the recorder spends on a plan: its CPU from the journal into the database, part by part.
 
-    python benchmarks/bench_recorder.py [--plans 6000] [--lanes 8] [--rounds 5] [--batch N] [--database URL] [--json]
+    python benchmarks/bench_recorder.py [--plans 6000] [--lanes 8] [--rounds 5] [--batch N] [--database URL]
+                                        [--objects] [--no-log] [--json]
 
 The journal holds one frame for each worker iteration, as when serving with two graphs in flight: a commit with its
-lanes and runners-up, the completion of the plan before and the publication of the one before that. The real reader and
-sink carry it over, in this thread, in batches as the pump makes them. Each round begins with an empty SQLite file; with
-`--database`, an empty PostgreSQL database, it adds a run to that (the server's processes are not counted).
+lanes and runners-up, the completion of the plan before, the publication of the one before that, and the decision log's
+calls (`--no-log`: without these). The real reader and sink carry it over, in this thread, in batches as the pump makes
+them. Each round begins with an empty SQLite file; with `--database`, an empty PostgreSQL database, it adds a run to
+that (the server's processes are not counted).
 
 Parts: read (poll and checksum), decode (bytes to records), map (records to rows, with the roll-up's sums and the
-checks), write (the statements), roll-up (plan_minutes), commit, and the rest (transaction, offset, savepoint). `read`
-and `decode` are measured by reading alone, the others by clocks inside one delivery.
+checks), log (compressing the decision log), write by table, roll-up (plan_minutes), commit, and the rest (transaction,
+offset, savepoint, letting go of the records). `read` and `decode` are measured by reading alone, the others by clocks
+inside one delivery. `--objects` reads packed plans as objects, which is the slow twin of reading them column by column.
 """
 
 from __future__ import annotations
@@ -32,8 +35,9 @@ import sqlalchemy as sa
 from rich.console import Console
 from rich.table import Table
 
-from service.journal.packed import LAYOUT, decode_records
-from service.journal.reader import Batch, JournalReader
+from service.journal import calls
+from service.journal.packed import LAYOUT, decode_packed, decode_records
+from service.journal.reader import Batch, Decode, JournalReader
 from service.journal.records import (
     LaneOutcome,
     OutputPublished,
@@ -43,11 +47,13 @@ from service.journal.records import (
     RequestAdmitted,
     RequestArrived,
     RunStarted,
+    SchedulerCalls,
     ShapeRecord,
     encoder,
 )
 from service.journal.writer import JournalWriter
 from service.recorder.copying import PostgresqlWriter
+from service.recorder.decision_log import LogChunks
 from service.recorder.process import collect_rarely
 from service.recorder.pump import BATCH_RECORDS
 from service.recorder.sql_sink import SqlSink
@@ -61,7 +67,8 @@ _DETAIL = struct.Struct("<q6d")
 _CANDIDATE = struct.Struct("<15q7d6q")
 """The rows of layout 1, see service.journal.packed."""
 KINDS = ("decode", "speculative", "prefill", "mixed")
-PARTS = ("read", "decode", "map", "write", "roll-up", "commit", "rest")
+WRITES = ("plans", "plan_lanes", "plan_alternatives", "decision_log")
+PARTS = ("read", "decode", "map", "log", *(f"write {name}" for name in WRITES), "change", "roll-up", "commit", "rest")
 
 
 def opening(run_id: str, names: list[str]) -> list[Record]:
@@ -125,8 +132,16 @@ def completed(fence: int, lanes: int) -> PlanCompleted:
     )  # fmt: skip
 
 
-def frames(names: list[str], plans: int) -> Iterator[list[Record]]:
-    """One frame for each iteration."""
+def logged(fence: int, lanes: int) -> SchedulerCalls:
+    """The calls of one iteration: the plan before is completed, this one committed, the one before that published."""
+    at_ns, did = fence * 20 * MS, bytes((1, 0, 0, 1)) * lanes
+    done = [calls.COMPLETE, fence - 1, 14 * MS + fence % 9 * MS, 15 * MS, 0, did, [], None, None]
+    entries = [at_ns, done, [calls.COMMIT, fence], at_ns + MS, [calls.PUBLISHED, fence - 2, *range(lanes)]]
+    return SchedulerCalls(fence * 5, 5, fence, fence, at_ns, calls.encoder.encode(entries))
+
+
+def frames(names: list[str], plans: int, log: bool) -> Iterator[list[Record]]:
+    """One frame for each iteration; with the decision log's calls if `log`."""
     lanes = len(names)
     shapes = graphs(lanes)
     for fence in range(1, plans + 3):
@@ -137,14 +152,16 @@ def frames(names: list[str], plans: int) -> Iterator[list[Record]]:
             frame.append(committed(fence, names, shapes))
         if 1 <= fence - 2 <= plans:
             frame.append(OutputPublished(fence - 2, (fence * 20 + 1) * MS, list(range(lanes))))
+        if log:
+            frame.append(logged(fence, lanes))
         yield frame
 
 
-def write_journal(directory: pathlib.Path, run_id: str, names: list[str], plans: int) -> None:
+def write_journal(directory: pathlib.Path, run_id: str, names: list[str], plans: int, log: bool) -> None:
     """A journal of one run."""
     writer = JournalWriter(directory, run_id=run_id, segment_bytes=64 << 20, budget_bytes=1 << 30)
     writer.append(opening(run_id, names), 0)
-    for fence, frame in enumerate(frames(names, plans), 1):
+    for fence, frame in enumerate(frames(names, plans, log), 1):
         writer.append(frame, min(fence, plans))
     writer.close()
 
@@ -166,11 +183,11 @@ class Clocks:
         self._inner = outer + whole
 
     def around(self, owner: Any, method: str, name: str) -> None:
-        """Measure each call of a method."""
+        """Measure each call of a method; its third argument stands for {} in the part's name."""
         real = getattr(owner, method)
 
         def measured(*arguments: Any) -> Any:
-            with self.part(name):
+            with self.part(name.format(*arguments[2:3])):
                 return real(*arguments)
 
         setattr(owner, method, measured)
@@ -189,21 +206,20 @@ def deliver(reader: JournalReader, sink: SqlSink, batch: int) -> bool:
     return bool(items)
 
 
-def read_alone(directory: pathlib.Path, names: list[str], plans: int) -> dict[str, float]:
-    """CPU of reading the journal and of decoding it, in ns."""
-    reader = JournalReader(directory)
+def read_alone(directory: pathlib.Path, payloads: list[bytes], decode: Decode) -> dict[str, float]:
+    """CPU of reading the journal and of decoding its frames, in ns."""
+    reader = JournalReader(directory, decode=decode)
     began = time.thread_time_ns()
     items = []
     while isinstance(item := reader.poll(), Batch):
         items.append(item)
     whole = time.thread_time_ns() - began
     reader.close()
-    payloads = [encoder.encode(frame) for frame in frames(names, plans)]
     began = time.thread_time_ns()
     for payload in payloads:
-        decode_records(payload)
-    decode = time.thread_time_ns() - began
-    return {"read": whole - decode, "decode": decode}
+        decode(payload)
+    decoding = time.thread_time_ns() - began
+    return {"read": whole - decoding, "decode": decoding}
 
 
 @contextlib.contextmanager
@@ -211,8 +227,8 @@ def measured_parts(clocks: Clocks, writer: type, engine: sa.Engine) -> Iterator[
     """Clocks around the parts of a delivery."""
     around = [
         (SqlSink, "deliver", "rest"), (Staging, "__init__", "map"), (Staging, "write", "map"),
-        (writer, "insert", "write"), (writer, "change", "write"), (writer, "add_minutes", "roll-up"),
-        (engine.dialect, "do_commit", "commit"),
+        (LogChunks, "rows", "log"), (writer, "insert", "write {}"), (writer, "change", "change"),
+        (writer, "add_minutes", "roll-up"), (engine.dialect, "do_commit", "commit"),
     ]  # fmt: skip
     kept = [(owner, name, getattr(owner, name)) for owner, name, _ in around]
     for owner, name, part in around:
@@ -224,10 +240,10 @@ def measured_parts(clocks: Clocks, writer: type, engine: sa.Engine) -> Iterator[
             setattr(owner, name, method)
 
 
-def carry(directory: pathlib.Path, url: str, batch: int, clocks: Clocks | None) -> dict[str, int]:
+def carry(directory: pathlib.Path, url: str, batch: int, decode: Decode, clocks: Clocks | None) -> dict[str, int]:
     """The journal into the database; ns of this thread's CPU, of the process's, and of wall time."""
     engine = open_database(url)
-    reader = JournalReader(directory)
+    reader = JournalReader(directory, decode=decode)
     sink = SqlSink(engine, reader.journal_id)
     reader.position = sink.resume()
     writer = PostgresqlWriter if engine.dialect.name == "postgresql" else SqliteWriter
@@ -244,6 +260,7 @@ def carry(directory: pathlib.Path, url: str, batch: int, clocks: Clocks | None) 
 
 def measure(options: argparse.Namespace, round_: int) -> dict[str, float]:
     """One round: a journal carried over twice, once for the whole and once for its parts. µs per plan."""
+    decode = decode_records if options.objects else decode_packed
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         found: dict[str, float] = {}
@@ -251,15 +268,16 @@ def measure(options: argparse.Namespace, round_: int) -> dict[str, float]:
             directory = folder / f"journal-{parts}"
             run_id = f"bench-{time.time_ns()}-{round_}"
             names = [f"{run_id}-{lane}" for lane in range(options.lanes)]
-            write_journal(directory, run_id, names, options.plans)
+            write_journal(directory, run_id, names, options.plans, options.log)
             url = options.database or f"sqlite:///{folder / f'{parts}.db'}"
             upgrade(url)
             clocks = Clocks() if parts else None
-            spent = carry(directory, url, options.batch, clocks)
+            spent = carry(directory, url, options.batch, decode, clocks)
             if clocks is None:
                 found.update(spent)
             else:
-                found.update({**read_alone(directory, names, options.plans), **clocks.spent})
+                payloads = [encoder.encode(frame) for frame in frames(names, options.plans, options.log)]
+                found.update({**read_alone(directory, payloads, decode), **clocks.spent})
     return {name: ns / options.plans / 1e3 for name, ns in found.items()}
 
 
@@ -270,6 +288,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch", type=int, default=BATCH_RECORDS, help="records in a transaction")
     parser.add_argument("--database", help="an empty PostgreSQL database; SQLite in a temporary file by default")
+    parser.add_argument("--objects", action="store_true", help="read packed plans as objects, the slow twin")
+    parser.add_argument("--no-log", dest="log", action="store_false", help="leave the decision log out")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     collect_rarely()

@@ -8,6 +8,7 @@ added here, and plans in the earlier layouts stay readable.
 
 from __future__ import annotations
 
+import array
 import dataclasses
 import functools
 import operator
@@ -37,25 +38,48 @@ Row = tuple[Any, ...]
 GraphEntry = tuple[int, str, ShapeRecord]
 """A graph's place in the catalog, its label and its shape."""
 Shapes = dict[int, tuple[ShapeRecord, str]]
+"""Shape and label of graphs by their places."""
+Columns = dict[str, list[Any]]
+"""Values of each column of a table, by the column's name."""
 
 _graphs_decoder = msgspec.msgpack.Decoder(list[GraphEntry])
-_SLOT = struct.Struct("<q")
-_NO_SOURCE = -1
+SLOT = struct.Struct("<q")
+NO_SOURCE = -1
+MISFITS = (struct.error, LookupError, ValueError, StopIteration, msgspec.MsgspecError)
+"""What reading a plan raises whose rows do not fit its layout."""
 
 
 class Table:
-    """Rows of 64-bit columns, named in their order, floats with a "*" behind the name; gives a choice of them."""
+    """Rows of 64-bit columns, named in their order, floats with a "*" behind the name; gives a choice of them.
+
+    `row_bytes`: the size of a row.
+    """
 
     def __init__(self, columns: str, chosen: str) -> None:
-        names = columns.split()
+        names, wanted = columns.split(), chosen.split()
         self.columns = tuple(names)
-        self._reader = struct.Struct("<" + "".join("d" if name.endswith("*") else "q" for name in names))
+        codes = ["d" if name.endswith("*") else "q" for name in names]
         plain = [name.removesuffix("*") for name in names]
-        self._choose: Callable[[Row], Row] = operator.itemgetter(*map(plain.index, chosen.split()))
+        self._reader = struct.Struct("<" + "".join(codes))
+        self._choose: Callable[[Row], Row] = operator.itemgetter(*map(plain.index, wanted))
+        self._places = [(name, place, codes[place] == "d") for place, name in enumerate(plain) if name in wanted]
+        self.row_bytes = self._reader.size
 
     def rows(self, data: bytes) -> Iterator[Row]:
         """The chosen columns of each row, in the order of the choice. Raises struct.error."""
         return map(self._choose, self._reader.iter_unpack(data))
+
+    def by_column(self, data: bytes) -> Columns:
+        """The chosen columns by name, each with its values of all rows. Raises ValueError for half a row."""
+        if len(data) % self.row_bytes:
+            raise ValueError(f"{len(data)} bytes are no rows of {self.row_bytes}")
+        words = array.array("q", data)
+        if not LITTLE_ENDIAN:
+            words.byteswap()
+        numbers = memoryview(words)
+        floats = numbers.cast("B").cast("d")
+        step = len(self.columns)
+        return {name: (floats if is_float else numbers)[at::step].tolist() for name, at, is_float in self._places}
 
 
 _LANE = "slot generation prompt_tokens rows ceiling source expected_tokens"
@@ -107,23 +131,49 @@ def decode_records(payload: bytes) -> list[Record]:
     return [unpack_plan(record) if isinstance(record, PackedPlan) else record for record in decoder.decode(payload)]
 
 
-def unpack_plan(packed: PackedPlan) -> PlanCommitted:
-    """The plan as plan_committed would have made it. Raises UnknownLayout, also for rows that do not fit the layout."""
+def decode_packed(payload: bytes) -> list[Record]:
+    """As decode_records, but packed plans stay as they are. Whether they fit their layout is not looked at."""
+    records: list[Record] = decoder.decode(payload)
+    for record in records:
+        if isinstance(record, PackedPlan):
+            layout_of(record)
+    return records
+
+
+def layout_of(packed: PackedPlan) -> Layout:
+    """The layout that the plan was written in. Raises UnknownLayout."""
     layout = LAYOUTS.get(packed.layout)
     if layout is None:
         raise UnknownLayout(
             f"plan {packed.fence} has layout {packed.layout} and this program knows {', '.join(map(str, LAYOUTS))}; "
             "read it with the version of Helios that wrote it"
         )
+    return layout
+
+
+def unpack_plan(packed: PackedPlan) -> PlanCommitted:
+    """The plan as plan_committed would have made it. Raises UnknownLayout, also for rows that do not fit the layout."""
+    layout = layout_of(packed)
     try:
         return _plan(packed, layout)
-    except (struct.error, LookupError, ValueError, StopIteration, msgspec.MsgspecError) as error:
-        raise UnknownLayout(f"plan {packed.fence} does not fit its layout {packed.layout}: {error}") from error
+    except MISFITS as error:
+        raise misfit(packed, error) from error
+
+
+def misfit(packed: PackedPlan, error: Exception) -> UnknownLayout:
+    """What to raise for one of MISFITS."""
+    return UnknownLayout(f"plan {packed.fence} does not fit its layout {packed.layout}: {error}")
+
+
+@functools.cache  # the few tables of LAYOUTS
+def numbered(names: tuple[str, ...]) -> dict[int, str]:
+    """What the numbers of a layout stand for. A negative one stands for nothing."""
+    return dict(enumerate(names))
 
 
 def _plan(packed: PackedPlan, layout: Layout) -> PlanCommitted:
-    shapes = _named_graphs(bytes(packed.shapes))
-    slots = [slot for (slot,) in _SLOT.iter_unpack(packed.slots)]
+    shapes = named_graphs(bytes(packed.shapes))
+    slots = [slot for (slot,) in SLOT.iter_unpack(packed.slots)]
     name_of = dict(zip(dict.fromkeys(slots), packed.request_ids, strict=True))
     candidates = layout.candidate.rows(packed.candidates)
     row = next(candidates)  # columns as chosen in _CANDIDATE
@@ -134,14 +184,14 @@ def _plan(packed: PackedPlan, layout: Layout) -> PlanCommitted:
         fence=packed.fence,
         committed_ns=packed.committed_ns,
         shape=shapes[graph][0],
-        reason=layout.reasons[packed.reason],
+        reason=numbered(layout.reasons)[packed.reason],
         score_kind="rate" if known else "work",
         score=score,
         log_scale=packed.log_scale,
         parts=_parts(known, parts),
         selected_cost_ns=selected_ns,
         observation_age_ns=packed.planned_ns - observed_ns if selected_ns else None,
-        cost_state=layout.cost_states[state],
+        cost_state=numbered(layout.cost_states)[state],
         active_decoders=packed.active_decoders,
         logical_rows=logical_rows,
         margin=packed.margin,
@@ -166,12 +216,13 @@ def _plan(packed: PackedPlan, layout: Layout) -> PlanCommitted:
 
 
 @functools.lru_cache(4096)
-def _named_graphs(data: bytes) -> Shapes:
+def named_graphs(data: bytes) -> Shapes:
+    """The graphs in a plan's `shapes`. Raises msgspec.MsgspecError, UnicodeDecodeError."""
     return {place: (shape, label) for place, label, shape in _graphs_decoder.decode(data)}
 
 
 def _lanes(packed: PackedPlan, layout: Layout, name_of: dict[int, str]) -> list[LaneRecord]:
-    roles, sources = layout.roles, layout.sources
+    roles, sources = numbered(layout.roles), numbered(layout.sources)
     return [
         LaneRecord(
             name_of[slot],
@@ -181,7 +232,7 @@ def _lanes(packed: PackedPlan, layout: Layout, name_of: dict[int, str]) -> list[
             prompt_tokens,
             rows,
             ceiling,
-            None if source == _NO_SOURCE else sources[source],
+            None if source == NO_SOURCE else sources[source],
             token_price,
             delivery_price,
             age_ms,
@@ -201,10 +252,11 @@ def _alternatives(
 ) -> list[AlternativeRecord]:
     """The candidates behind the submitted one, whose requests are the `first` of `names`."""
     waits = packed.queue_depth > 0
+    bars, cost_states = numbered(layout.barred), numbered(layout.cost_states)
     made = []
     for rank, row in enumerate(candidates, 1):
         graph, following, known, barred_as, needs_empty, lanes, score, *parts, _, selected_ns, _, state = row
-        barred = layout.barred[barred_as]
+        barred = bars[barred_as]
         if needs_empty == 1 and waits and barred == "none":
             barred = "needs_empty_window"
         kind, label = _following(shapes, following)
@@ -221,7 +273,7 @@ def _alternatives(
                 lanes,
                 names[first : first + lanes],
                 selected_ns,
-                layout.cost_states[state],
+                cost_states[state],
                 barred,
             )
         )

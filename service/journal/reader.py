@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import pathlib
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
 
 from service.journal.errors import SegmentDamaged, UnknownLayout
 from service.journal.packed import decode_records
-from service.journal.records import PlanCommitted, Record
+from service.journal.records import PackedPlan, PlanCommitted, Record
 from service.journal.segments import (
     FRAME,
     HEADER_BYTES,
@@ -27,8 +28,10 @@ from service.journal.segments import (
     writer_lives,
 )
 
+Decode = Callable[[bytes], list[Record]]
 _LOOK_AHEAD = 64
 _UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError, UnknownLayout)
+_PLANS = (PlanCommitted, PackedPlan)
 
 
 class Position(NamedTuple):
@@ -73,17 +76,24 @@ class Gap:
 class JournalReader:
     """Reads a journal directory from a position, or from its oldest segment when that is None.
 
-    `poll` returns None at the live tail; ask again later. `run_id` is the run of the last batch. The directory may
+    `poll` returns None at the live tail; ask again later. `run_id` is the run of the last batch. `decode` makes the
+    records of a frame: decode_records, or decode_packed for one who takes packed plans as they are. The directory may
     be empty at first. Raises JournalUnwritable from the constructor only.
     """
 
     def __init__(
-        self, directory: pathlib.Path | str, position: Position | None = None, *, run_id: str | None = None
+        self,
+        directory: pathlib.Path | str,
+        position: Position | None = None,
+        *,
+        run_id: str | None = None,
+        decode: Decode = decode_records,
     ) -> None:
         self.directory = pathlib.Path(directory)
         self.journal_id = journal_identity(self.directory)
         self.position = position
         self.run_id = run_id
+        self._decode = decode
         self._segment: SegmentFile | None = None
         self._fence: int | None = None
         self._damage: list[str] = []
@@ -179,7 +189,7 @@ class JournalReader:
         assert self.position is not None
         position = Position(self.position.segment, frame.end, frame.sequence)
         try:
-            records = decode_records(frame.payload)
+            records = self._decode(frame.payload)
         except _UNREADABLE as error:
             self._damage = [f"{self._segment.path.name} holds records that this version cannot read: {error}"]
             self._enter_run(self._segment)
@@ -195,7 +205,7 @@ class JournalReader:
         self._enter_run(self._segment)
         self._damage = []
         for record in records:
-            if isinstance(record, PlanCommitted):
+            if isinstance(record, _PLANS):
                 self._fence = record.fence
         start, self.position = self.position, position._replace(sequence=frame.sequence + len(records))
         return Batch(records, start, self.position, header.run_id, header.wall_ns, header.monotonic_ns)

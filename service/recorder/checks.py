@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -33,7 +33,7 @@ class ColumnChecks:
     def __init__(self, columns: Sequence[sa.Column[Any]], null: object) -> None:
         self._null = null
         self._checks = [
-            (index, str(column), bool(column.nullable), check)
+            (index, column.name, str(column), bool(column.nullable), check)
             for index, column in enumerate(columns)
             if (check := _check_of(column)) is not None
         ]
@@ -41,12 +41,19 @@ class ColumnChecks:
     def __call__(self, rows: Sequence[Sequence[Any]]) -> None:
         """Raises UnusableRecord when one of the rows holds a value that cannot be stored."""
         columns = list(zip(*rows, strict=True))
+        for index, _, name, nullable, check in self._checks:
+            check(name, self._present(columns[index]) if nullable else columns[index])
+
+    def columns(self, columns: Mapping[str, Sequence[Any]]) -> None:
+        """As for rows, but of some columns by name; the others are not looked at."""
+        for _, key, name, nullable, check in self._checks:
+            values = columns.get(key)
+            if values is not None:
+                check(name, self._present(values) if nullable else values)
+
+    def _present(self, values: Sequence[Any]) -> list[Any]:
         null = self._null
-        for index, name, nullable, check in self._checks:
-            values: Sequence[Any] = columns[index]
-            if nullable:
-                values = [value for value in values if value is not null]
-            check(name, values)
+        return [value for value in values if value is not null]
 
 
 def _check_of(column: sa.Column[Any]) -> Check | None:
@@ -96,9 +103,10 @@ def _name(name: str, values: Sequence[str]) -> None:
 
 
 def _json(name: str, values: Sequence[Any]) -> None:
-    if values and isinstance(values[0], str):
-        documents = "\n".join(values)
+    distinct = list(set(values))  # neighbours often share theirs
+    if distinct and isinstance(distinct[0], str):
+        documents = "\n".join(distinct)
     else:
-        documents = b"\n".join(values).decode(errors="replace")
+        documents = b"\n".join(distinct).decode(errors="replace")
     if "\\u0000" in documents and _JSON_NUL.search(documents):
         raise UnusableRecord(f"{name}: a text in it holds a NUL")

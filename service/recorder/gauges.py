@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from service.journal.reader import Batch, Gap
 from service.journal.records import (
     OutputPublished,
+    PackedPlan,
     PlanCommitted,
     PlanCompleted,
     PolicyApplied,
@@ -32,6 +33,7 @@ _TIME_FIELD: dict[type, str] = {
     RequestAdmitted: "admitted_ns",
     RequestFinished: "finished_ns",
     PlanCommitted: "committed_ns",
+    PackedPlan: "committed_ns",
     PlanCompleted: "completed_ns",
     OutputPublished: "published_ns",
     SchedulerCalls: "logged_ns",

@@ -22,6 +22,7 @@ from sqlalchemy import event
 
 from service.journal.errors import JournalError
 from service.journal.live import live_run
+from service.journal.packed import decode_packed, decode_records
 from service.journal.segments import journal_identity
 from service.process import guard_child, install_stop_handler
 from service.recorder.backlog import Backlog
@@ -117,7 +118,8 @@ class Recorder:
     def _thread(
         self, directory: pathlib.Path, sink: Sink, gauges: SinkGauges, passed: Callable[[str, int], None]
     ) -> threading.Thread:
-        pump = Pump(directory, sink, self._stop, gauges, passed)
+        decode = decode_packed if sink.name == SQL_SINK else decode_records
+        pump = Pump(directory, sink, self._stop, gauges, passed, decode=decode)
         return threading.Thread(target=pump.run, name=f"sink-{sink.name}", daemon=True)
 
 

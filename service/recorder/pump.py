@@ -14,7 +14,8 @@ from typing import NamedTuple, Protocol
 
 from sqlalchemy import exc
 
-from service.journal.reader import Batch, Gap, JournalReader, Position
+from service.journal.packed import decode_records
+from service.journal.reader import Batch, Decode, Gap, JournalReader, Position
 from service.journal.segments import writer_lives
 from service.recorder.gauges import SinkGauges
 from service.store.errors import StoreError
@@ -88,6 +89,7 @@ class Pump:
         gauges: SinkGauges,
         passed: Callable[[str, int], None],
         now: Callable[[], float] = time.monotonic,
+        decode: Decode = decode_records,
     ) -> None:
         self._directory = directory
         self._sink = sink
@@ -95,6 +97,7 @@ class Pump:
         self._gauges = gauges
         self._passed = passed
         self._now = now
+        self._decode = decode
         self._pending: list[Item] = []
         self._records = 0
         self._most = BATCH_RECORDS
@@ -115,7 +118,7 @@ class Pump:
         try:
             if self._reader is None:
                 position = self._sink.resume()
-                self._reader = JournalReader(self._directory, position, run_id=self._sink.run_id)
+                self._reader = JournalReader(self._directory, position, run_id=self._sink.run_id, decode=self._decode)
             finished = self._step(self._reader)
         except UNAVAILABLE as error:
             self._back_off(error)

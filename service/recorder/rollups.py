@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from service.recorder.rows import Row, RowBuilder
@@ -17,14 +18,28 @@ class MinuteSums:
 
     def __init__(self, build: RowBuilder) -> None:
         self._build = build
-        self._sums: dict[tuple[Any, ...], list[Any]] = {}
+        self._sums: dict[tuple[int, Row], list[Any]] = {}
 
-    def add(self, group: Row, selected_cost_ms: float, completed_ns: int, end: Row) -> None:
+    def add(self, group: Row, selected_cost_ms: float, end: Row) -> None:
         """Count a plan of this shape and reason, if it is completed. `end` as RowBuilder.plan_end makes it."""
-        outcome, device_ms, output_tokens = end[3], end[4], end[8]
-        if outcome != _COUNTED:
-            return
-        key = (self._build.minute(completed_ns), *group)
+        _, _, completed_ns, outcome, device_ms, _, _, _, output_tokens, *_ = end
+        if outcome == _COUNTED:
+            self._count(group, selected_cost_ms, completed_ns, device_ms, output_tokens)
+
+    def add_plans(self, plans: Iterable[tuple[Row, float]], ends: Mapping[str, Iterable[Any]]) -> None:
+        """Count those of the plans, each with its shape and reason and its cost, that are completed.
+
+        `ends`: columns as PlanEnds has them.
+        """
+        columns = [ends[name] for name in ("outcome", "completed_ns", "device_ms", "output_tokens")]
+        for (group, cost_ms), outcome, completed_ns, device_ms, output_tokens in zip(plans, *columns, strict=True):
+            if outcome == _COUNTED:
+                self._count(group, cost_ms, completed_ns, device_ms, output_tokens)
+
+    def _count(
+        self, group: Row, selected_cost_ms: float, completed_ns: int, device_ms: float, output_tokens: int
+    ) -> None:
+        key = (self._build.minute(completed_ns), group)
         sums = self._sums.get(key)
         if sums is None:
             sums = self._sums[key] = [0, 0.0, device_ms, 0.0, 0, *([0] * len(DEVICE_BUCKETS))]
@@ -39,5 +54,5 @@ class MinuteSums:
         """Every column of plan_minutes, in its order."""
         build = self._build
         return [
-            (build.minute_start(minute), build.run_id, *group, *sums) for (minute, *group), sums in self._sums.items()
+            (build.minute_start(minute), build.run_id, *group, *sums) for (minute, group), sums in self._sums.items()
         ]

@@ -34,21 +34,20 @@ Row = tuple[Any, ...]
 _SHAPE_AT = tables.plans.columns.keys().index("kind")
 SHAPE_AND_REASON = slice(_SHAPE_AT, _SHAPE_AT + len(tables.SHAPE_COLUMNS) + 1)
 """Where a row of plans holds its shape and reason."""
-_NO_LANE = astuple(LaneOutcome(0, 0, 0, 0))
-"""Adds nothing, and lets a plan without lanes be summed like others."""
+_NO_OUTCOMES: tuple[Row, ...] = ((),) * len(LaneOutcome.__struct_fields__)
 _MOST_TOKENS = 2**53
 _MINUTE_NS = 60_000_000_000
 
 
 class RowBuilder:
-    """The rows of one run."""
+    """The rows of one run. `null` and `json` are what Values has."""
 
     def __init__(self, run_id: str, clock: RunClock, values: Values) -> None:
         self.run_id = run_id
         self._offset_ns = clock.wall_ns - clock.monotonic_ns
         self._time = values.time
-        self._null = values.null
-        self._json = values.json
+        self.null = values.null
+        self.json = values.json
 
     def at(self, ns: int) -> Any:
         """The stored time of a monotonic one. Raises OverflowError beyond year 9999."""
@@ -68,14 +67,14 @@ class RowBuilder:
         return (
             run.run_id,
             self.at(run.monotonic_ns),
-            self._null,
-            self._null,
+            self.null,
+            self.null,
             text(run.host),
             text(run.version),
             text(run.model),
             text(run.device),
             run.catalog_digest,
-            self._json(settings),
+            self.json(settings),
             run.wall_ns,
             run.monotonic_ns,
         )
@@ -93,7 +92,7 @@ class RowBuilder:
         finished: RequestFinished | None = None,
     ) -> Row:
         """A row of requests. `first_output` is a stored time; `output_tokens` are those of a request that runs."""
-        null = self._null
+        null = self.null
         running = (null, output_tokens, null, null, 0, null, null, null, null)
         end = running if finished is None else self.request_end(finished)
         finished_at, tokens, reason, error, preemptions, queue_ms, prefill_ms, decode_ms, publish_ms = end
@@ -127,7 +126,7 @@ class RowBuilder:
             self.at(record.finished_ns),
             record.output_tokens,
             record.finish_reason,
-            self._null if record.error is None else text(record.error),
+            self.null if record.error is None else text(record.error),
             record.preemptions,
             ms(record.queue_ns),
             ms(record.prefill_ns),
@@ -137,7 +136,7 @@ class RowBuilder:
 
     def plan_row(self, plan: PlanCommitted, end: Row | None, deliveries: int) -> Row:
         """A row of plans; `end` as from plan_end, or None while it is in flight."""
-        null, margin = self._null, plan.margin
+        null, margin = self.null, plan.margin
         age_ns = plan.observation_age_ns
         if end is None:
             offered = sum([lane.offered_tokens for lane in plan.lanes])
@@ -174,15 +173,15 @@ class RowBuilder:
             deliveries,
         )
 
-    def plan_end(self, record: PlanCompleted) -> Row:
+    def plan_end(self, record: PlanCompleted, outcomes: Sequence[Row] | None = None) -> Row:
         """What a completion sets: started_ns to exposed_delivery_ms, then the sums of its lanes' tokens.
 
-        Raises UnusableRecord for output tokens that are no count, since sums are made of them.
+        `outcomes`: outcome_columns() of its lanes, where these are known. Raises UnusableRecord for output tokens that
+        are no count, since sums are made of them.
         """
-        _, prompt, committed, accepted, offered, drafts = zip(_NO_LANE, *map(astuple, record.lanes), strict=True)
+        _, prompt, committed, accepted, offered, drafts = outcomes or outcome_columns(record.lanes)
         output = sum(committed)
-        if output > _MOST_TOKENS or min(committed) < 0:
-            raise UnusableRecord(f"plans.output_tokens: {committed[1:]} are no counts of tokens")
+        checked_output(output, committed)
         return (
             record.started_ns,
             self.at(record.completed_ns),
@@ -202,7 +201,7 @@ class RowBuilder:
         self, plan: PlanCommitted, outcomes: Sequence[LaneOutcome | None], published: Sequence[int | None]
     ) -> list[Row]:
         """Rows of plan_lanes. `outcomes` and `published` (ns) are those of each lane, None where not known yet."""
-        run_id, fence, null = self.run_id, plan.fence, self._null
+        run_id, fence, null = self.run_id, plan.fence, self.null
         rows = []
         for number, (lane, outcome, published_ns) in enumerate(zip(plan.lanes, outcomes, published, strict=True)):
             source = lane.proposal_source
@@ -243,7 +242,7 @@ class RowBuilder:
             *shape_values(other.shape),
             *self._score(other),
             other.active_rows,
-            self._json(other.request_ids),
+            self.json(other.request_ids),
             other.selected_cost_ns / 1e6,
             other.cost_state,
             other.barred_by,
@@ -251,7 +250,7 @@ class RowBuilder:
 
     def _score(self, scored: PlanCommitted | AlternativeRecord) -> Row:
         *parts, horizon_ms = astuple(scored.parts)
-        null, kind, shape = self._null, scored.following_kind, scored.following_shape
+        null, kind, shape = self.null, scored.following_kind, scored.following_shape
         return (
             scored.score_kind,
             scored.score,
@@ -261,6 +260,17 @@ class RowBuilder:
             null if kind is None else kind,
             null if shape is None else shape,
         )
+
+
+def outcome_columns(outcomes: Sequence[LaneOutcome]) -> tuple[Row, ...]:
+    """The fields of LaneOutcome in their order, each with the values of all lanes."""
+    return tuple(zip(*map(astuple, outcomes), strict=True)) if outcomes else _NO_OUTCOMES
+
+
+def checked_output(largest_sum: int, committed_tokens: Sequence[int]) -> None:
+    """Raises UnusableRecord for output tokens of lanes that are no counts, or have sums that are none."""
+    if largest_sum > _MOST_TOKENS or min(committed_tokens, default=0) < 0:
+        raise UnusableRecord(f"plans.output_tokens: {committed_tokens} are no counts of tokens")
 
 
 def shape_values(shape: ShapeRecord) -> Row:

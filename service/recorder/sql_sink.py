@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import sqlalchemy as sa
 
 from service.journal.reader import Batch, Gap, Position
-from service.journal.records import Record, RunStarted
+from service.journal.records import PackedPlan, PlanCommitted, Record, RunStarted
 from service.recorder import runs
 from service.recorder.clock import RunClock
 from service.recorder.copying import PostgresqlWriter
@@ -201,7 +201,8 @@ def _gap_of(run_id: str, record: Record, error: Exception) -> Gap:
     fence = getattr(record, "fence", None)
     fence = fence if isinstance(fence, int) and abs(fence) < 2**63 else None
     cause = str(getattr(error, "orig", error))[:_REASON_CHARACTERS]
-    reason = f"a {type(record).__name__} record could not be stored: {cause}"
+    kind = PlanCommitted if isinstance(record, PackedPlan) else type(record)
+    reason = f"a {kind.__name__} record could not be stored: {cause}"
     return Gap(reason, run_id, fence, fence, 1, Position(0, 0, 0))
 
 

@@ -7,7 +7,8 @@ becomes changes of stored rows. All inserts run before all changes, and nothing 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,6 +16,7 @@ import sqlalchemy as sa
 from service.journal.records import (
     LaneOutcome,
     OutputPublished,
+    PackedPlan,
     PlanCommitted,
     PlanCompleted,
     PolicyApplied,
@@ -30,6 +32,8 @@ from service.journal.records import (
 from service.recorder.changes import CHANGES
 from service.recorder.checks import ColumnChecks
 from service.recorder.decision_log import LogChunks
+from service.recorder.packed_rows import KNOWN_VALUES, PackedRows, TableColumns, rows_of
+from service.recorder.plan_ends import PlanEnds, deliveries, lane_outcomes, published_lanes
 from service.recorder.rollups import MinuteSums
 from service.recorder.rows import SHAPE_AND_REASON, Row, RowBuilder
 from service.recorder.statements import INSERTS, StoreWriter, running_plans, stored_lanes
@@ -69,6 +73,7 @@ class Staging:
         for record in of[OutputPublished]:
             self._published[record.fence].append(record)
         self._rows: dict[str, list[Row]] = {table.name: [] for table in INSERTS}
+        self._packed: list[dict[str, TableColumns]] = []
         self._changes: dict[str, list[Row]] = {name: [] for name in CHANGES}
         self._minutes = MinuteSums(build)
         self._progress: dict[str, int] = defaultdict(int)  # output tokens by request
@@ -82,6 +87,7 @@ class Staging:
             self._build.at(record.ended_ns)  # refused here, where that costs only itself
         self._rows["decision_log"] = self._log.rows()
         self._new_plans()
+        self._packed_plans()
         self._late_ends(connection)
         self._requests()
         minutes = self._minutes.rows()
@@ -93,6 +99,7 @@ class Staging:
                 checks.changes[name](rows)
         if minutes:
             checks.rows[_MINUTES](minutes)
+        self._take_packed(checks)
         for table, rows in self._rows.items():
             if rows:
                 writer.insert(connection, table, rows)
@@ -111,10 +118,10 @@ class Staging:
             fence, count = plan.fence, len(plan.lanes)
             done = self._done.get(fence)
             publications = self._published.get(fence, ())
-            published = _published_lanes(publications, count)
-            outcomes = _lane_outcomes(done, count)
+            published = published_lanes(publications, count)
+            outcomes = lane_outcomes(done, count)
             end = None if done is None else build.plan_end(done)
-            row = build.plan_row(plan, end, _deliveries(publications))
+            row = build.plan_row(plan, end, deliveries(publications))
             plans.append(row)
             lanes.extend(build.lane_rows(plan, outcomes, published))
             others.extend([build.alternative_row(fence, other) for other in plan.alternatives])
@@ -122,13 +129,36 @@ class Staging:
                 continue
             request_ids = [lane.request_id for lane in plan.lanes]
             if done is not None and end is not None:
-                self._minutes.add(row[SHAPE_AND_REASON], plan.selected_cost_ns / 1e6, done.completed_ns, end)
-                self._add_tokens(request_ids, outcomes)
+                self._minutes.add(row[SHAPE_AND_REASON], plan.selected_cost_ns / 1e6, end)
+                self._add_tokens(request_ids, _committed(outcomes))
             self._add_first_outputs(request_ids, published)
+
+    def _packed_plans(self) -> None:
+        """As _new_plans, of plans that are still packed; their rows wait in columns."""
+        for _, group in groupby(self._of[PackedPlan], lambda plan: plan.layout):
+            plans = list(group)
+            packed = PackedRows(self._build, plans)
+            done = [self._done.get(plan.fence) for plan in plans]
+            publications = [self._published.get(plan.fence, ()) for plan in plans]
+            ends = PlanEnds(self._build, packed.lanes, done, publications)
+            self._minutes.add_plans(packed.groups(), ends.columns)
+            request_ids = packed.request_ids()
+            self._add_tokens(request_ids, ends.committed)
+            self._add_first_outputs(request_ids, ends.published_ns)
+            self._packed.append(packed.tables(ends))
+
+    def _take_packed(self, checks: StagingChecks) -> None:
+        """Check the columns of packed plans, and make rows of them."""
+        run_id = (self._build.run_id,)
+        for tables in self._packed:
+            for table, columns in tables.items():
+                values: dict[str, Any] = {name: v for name, v in columns.items() if name not in KNOWN_VALUES}
+                checks.rows[table].columns({"run_id": run_id, **values})
+                self._rows[table] += rows_of(columns)
 
     def _late_ends(self, connection: sa.Connection) -> None:
         """Ends and publications of plans that an earlier transaction inserted."""
-        new = {plan.fence for plan in self._of[PlanCommitted]}
+        new = {plan.fence for kind in (PlanCommitted, PackedPlan) for plan in self._of[kind]}
         late = sorted((self._done.keys() | self._published.keys()) - new)
         if not late:
             return
@@ -141,17 +171,17 @@ class Staging:
             stored[fence].append(request_id)
         for fence in late:
             request_ids, done, publications = stored[fence], self._done.get(fence), self._published.get(fence, ())
-            outcomes = _lane_outcomes(done, len(request_ids))
+            outcomes = lane_outcomes(done, len(request_ids))
             if done is not None:
                 end = build.plan_end(done)
                 self._change_plan(fence, end, outcomes)
                 if fence in running:  # otherwise its end was stored before, and counted then
                     *group, cost_ms = running[fence]
-                    self._minutes.add(tuple(group), cost_ms, done.completed_ns, end)
-                    self._add_tokens(request_ids, outcomes)
+                    self._minutes.add(tuple(group), cost_ms, end)
+                    self._add_tokens(request_ids, _committed(outcomes))
             if publications:
-                published = _published_lanes(publications, len(request_ids))
-                self._change_deliveries(fence, _deliveries(publications), published)
+                published = published_lanes(publications, len(request_ids))
+                self._change_deliveries(fence, deliveries(publications), published)
                 self._add_first_outputs(request_ids, published)
 
     def _change_plan(self, fence: int, end: Row, outcomes: Sequence[LaneOutcome | None]) -> None:
@@ -170,12 +200,12 @@ class Staging:
             (run_id, fence, number, 1, ns) for number, ns in enumerate(published) if ns is not None
         )
 
-    def _add_tokens(self, request_ids: Sequence[str], outcomes: Sequence[LaneOutcome | None]) -> None:
+    def _add_tokens(self, request_ids: Sequence[str], committed_tokens: Iterable[int]) -> None:
         """Output tokens of a plan's lanes, to those of their requests."""
         progress = self._progress
-        for request_id, outcome in zip(request_ids, outcomes, strict=True):
-            if outcome is not None and outcome.committed_tokens:
-                progress[request_id] += outcome.committed_tokens
+        for request_id, tokens in zip(request_ids, committed_tokens, strict=True):
+            if tokens:
+                progress[request_id] += tokens
 
     def _add_first_outputs(self, request_ids: Sequence[str], published: Sequence[int | None]) -> None:
         """The earliest output of each request, as publications and finishes tell it."""
@@ -210,27 +240,5 @@ class Staging:
         ]
 
 
-def _lane_outcomes(done: PlanCompleted | None, lanes: int) -> Sequence[LaneOutcome | None]:
-    """What is known of each lane of a plan; an outcome of no lane is left out."""
-    if done is None:
-        return [None] * lanes
-    if [outcome.lane for outcome in done.lanes] == list(range(lanes)):  # as it nearly always is
-        return done.lanes
-    known = {outcome.lane: outcome for outcome in done.lanes}
-    return [known.get(number) for number in range(lanes)]
-
-
-def _published_lanes(publications: Sequence[OutputPublished], lanes: int) -> list[int | None]:
-    """When each lane of a plan was published last, ns, or None."""
-    published: list[int | None] = [None] * lanes
-    if len(publications) == 1 and publications[0].lanes == list(range(lanes)):  # as it nearly always is
-        return [publications[0].published_ns] * lanes
-    for publication in publications:
-        for number in publication.lanes:
-            if 0 <= number < lanes:
-                published[number] = publication.published_ns
-    return published
-
-
-def _deliveries(publications: Sequence[OutputPublished]) -> int:
-    return sum([len(publication.lanes) for publication in publications])
+def _committed(outcomes: Iterable[LaneOutcome | None]) -> list[int]:
+    return [0 if outcome is None else outcome.committed_tokens for outcome in outcomes]

@@ -1,15 +1,17 @@
-"""What the recorder asks of a database, and its SQLite side: raw tuples through the driver's executemany.
+"""What the recorder asks of a database, and its SQLite side: tuples straight into the driver's executemany.
 
-Raw statements, because SQLAlchemy's own parameter handling costs more than SQLite's insert; what they cost is
-measured by benchmarks/bench_recorder.py. The texts are made once, from the store's tables and `changes`.
+SQLAlchemy would look at each of them once more. What they cost is measured by benchmarks/bench_recorder.py. The texts
+are made once, from the store's tables and `changes`.
 """
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import sqlalchemy as sa
+from sqlalchemy import exc
 
 from service.recorder.changes import CHANGES
 from service.recorder.days import RUN_DAYS, RunDays
@@ -71,13 +73,22 @@ class SqliteWriter:
         pass
 
     def insert(self, connection: sa.Connection, table: str, rows: Sequence[Row]) -> None:
-        connection.exec_driver_sql(self._inserts[table], list(rows))
+        _execute(connection, self._inserts[table], rows)
 
     def change(self, connection: sa.Connection, name: str, rows: Sequence[Row]) -> None:
-        connection.exec_driver_sql(self._changes[name], list(rows))
+        _execute(connection, self._changes[name], rows)
 
     def add_minutes(self, connection: sa.Connection, rows: Sequence[Row]) -> None:
-        connection.exec_driver_sql(self._add_minutes, list(rows))
+        _execute(connection, self._add_minutes, rows)
+
+
+def _execute(connection: sa.Connection, statement: str, rows: Sequence[Row]) -> None:
+    """The driver's errors as SQLAlchemy raises them for statements of its own."""
+    driver: Any = connection.connection.driver_connection
+    try:
+        driver.executemany(statement, rows)
+    except sqlite3.Error as error:
+        raise exc.DBAPIError.instance(statement, None, error, sqlite3.Error, dialect=connection.dialect) from error
 
 
 def running_plans(connection: sa.Connection, run_id: str, fences: Sequence[int]) -> list[tuple[Any, ...]]:

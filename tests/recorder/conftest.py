@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 from otlp_receiver import OtlpReceiver
 
+from service.journal.packed import decode_packed
 from service.journal.reader import JournalReader
 from service.journal.records import (
     AlternativeRecord,
@@ -142,7 +143,7 @@ def write_frames(directory: pathlib.Path, frames: list[list[Record]], run_id: st
 
 def drain(engine: sa.Engine, directory: pathlib.Path, batch: int = 4, close: bool = True, **options) -> int:
     """What a pump does, without threads or time. Returns lost records."""
-    reader = JournalReader(directory)
+    reader = JournalReader(directory, decode=decode_packed)
     sink = SqlSink(engine, reader.journal_id, **options)
     reader.position = sink.resume()
     reader.run_id = sink.run_id
