@@ -240,5 +240,6 @@ def how_decided() -> list[Panel]:
             "helios policy rollback goes back.",
             POLICY_HISTORY,
             height=8,
+            widths={"version": 80, "state": 90, "applied_at": 160, "note": 420, "plans": 90},
         ),
     ]

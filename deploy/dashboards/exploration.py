@@ -22,8 +22,8 @@ LEDGERS = {
 """Class of execution: the ledger's columns, ordinary time that earns one unit of credit, its share."""
 
 EPISODES = """
-SELECT committed_at, run_id, fence, reason, shape, exploration_credit_ms, selected_cost_ms, device_ms,
-       observation_age_ms, outcome
+SELECT committed_at, fence, reason, shape, exploration_credit_ms AS credit, selected_cost_ms AS predicted,
+       device_ms AS device, observation_age_ms AS observation_age, outcome, run_id
 FROM plan_timeline
 WHERE $__timeFilter(committed_at) AND run_id IN (${run:sqlstring})
   AND reason IN ('timing_refresh', 'acceptance_learning', 'discovery')
@@ -144,12 +144,8 @@ def episodes() -> list[Panel]:
             "Last probes",
             "The plans that ran to learn, newest first; a fence leads to the plan's page, with what lost against it.",
             EPISODES,
-            units={
-                "exploration_credit_ms": "ms",
-                "selected_cost_ms": "ms",
-                "device_ms": "ms",
-                "observation_age_ms": "ms",
-            },
+            units={**dict.fromkeys(("credit", "predicted", "device", "observation_age"), "ms"), "fence": "none"},
+            widths={"committed_at": 160, "reason": 150, "shape": 180},
             links={"fence": PLAN_LINK},
         ),
     ]

@@ -123,14 +123,20 @@ def listing(
     width: int = 24,
     height: int = 9,
     units: Mapping[str, str] | None = None,
+    widths: Mapping[str, int] | None = None,
     links: Mapping[str, tuple[str, str]] | None = None,
 ) -> table.Panel:
-    """Rows of PostgreSQL. `units` by column; `links` by column: a title and a URL with `${__data.fields…}`."""
+    """Rows of PostgreSQL. By column: `units`, `widths` in pixels, `links`: a title and a URL with `${__data.fields…}`.
+
+    Columns without a width share what the others leave, 60 pixels each at least.
+    """
     panel = table.Panel().title(title).description(description).datasource(POSTGRES)
-    panel.targets(_lettered([Sql(query, TABLE)])).span(width).height(height).filterable(True)
+    panel.targets(_lettered([Sql(query, TABLE)])).span(width).height(height).min_width(60)
     properties: dict[str, list[models.DynamicConfigValue]] = {}
     for column, unit in (units or {}).items():
         properties.setdefault(column, []).append(models.DynamicConfigValue(id_val="unit", value=unit))
+    for column, pixels in (widths or {}).items():
+        properties.setdefault(column, []).append(models.DynamicConfigValue(id_val="custom.width", value=pixels))
     for column, (text, url) in (links or {}).items():
         link = {"title": text, "url": url, "targetBlank": True}
         properties.setdefault(column, []).append(models.DynamicConfigValue(id_val="links", value=[link]))

@@ -19,8 +19,9 @@ REQUEST_LINK = (
 CHOSEN = "$__timeFilter(committed_at) AND run_id IN (${run:sqlstring}) AND kind IN (${kind:sqlstring})"
 
 LAST_PLANS = f"""
-SELECT committed_at, run_id, fence, shape, reason, active_rows, candidates, margin, selected_cost_ms, device_ms, gap_ms,
-       prompt_tokens, output_tokens, accepted_tokens, policy_version, outcome
+SELECT committed_at, fence, shape, reason, active_rows AS rows, candidates AS priced, margin,
+       selected_cost_ms AS predicted, device_ms AS device, gap_ms AS idle_before, prompt_tokens AS prompt,
+       output_tokens AS output, policy_version AS policy, outcome, run_id
 FROM plan_timeline
 WHERE {CHOSEN}
 ORDER BY committed_at DESC, run_id, fence DESC
@@ -42,12 +43,12 @@ GROUP BY 1
 ORDER BY 1
 """
 SLOWEST = """
-SELECT arrived_at, run_id, request_id, extract(epoch FROM finished_at - arrived_at) * 1000 AS total_ms, tokenize_ms,
-       queue_ms, prefill_ms, decode_ms, publish_ms, prompt_tokens, cached_tokens, output_tokens, preemptions,
-       finish_reason, error
+SELECT arrived_at, request_id, extract(epoch FROM finished_at - arrived_at) * 1000 AS total, tokenize_ms AS tokenize,
+       queue_ms AS queue, prefill_ms AS prefill, decode_ms AS decode, publish_ms AS publish, prompt_tokens AS prompt,
+       cached_tokens AS cached, output_tokens AS output, preemptions AS preempted, finish_reason AS ended, error
 FROM requests
 WHERE $__timeFilter(arrived_at) AND run_id IN (${run:sqlstring}) AND finished_at IS NOT NULL
-ORDER BY total_ms DESC
+ORDER BY total DESC
 LIMIT 100
 """
 PHASES = """
@@ -73,14 +74,15 @@ def last_plans() -> list[Panel]:
         listing(
             "Last plans",
             "The 200 newest. A fence leads to the plan's page: its score, what lost and why. margin near 0: a close "
-            "decision; gap_ms: the device stood idle before it.",
+            "decision; idle_before: the device had nothing to do before it.",
             LAST_PLANS,
             height=14,
             units={
-                **dict.fromkeys(("selected_cost_ms", "device_ms", "gap_ms"), "ms"),
+                **dict.fromkeys(("predicted", "device", "idle_before"), "ms"),
                 "margin": "percentunit",
                 "fence": "none",
             },
+            widths={"committed_at": 160, "shape": 150, "reason": 110},
             links={"fence": PLAN_LINK},
         ),
         listing(
@@ -114,11 +116,12 @@ def last_requests() -> list[Panel]:
         ),
         listing(
             "Slowest requests",
-            "The 100 that took longest. An id leads to its plans; queue_ms: it waited for a place, prefill_ms: "
+            "The 100 that took longest. An id leads to its plans; queue: it waited for a place, prefill: "
             "its prompt was long or others came first.",
             SLOWEST,
             height=12,
-            units=dict.fromkeys(("total_ms", "tokenize_ms", "queue_ms", "prefill_ms", "decode_ms", "publish_ms"), "ms"),
+            units=dict.fromkeys(("total", "tokenize", "queue", "prefill", "decode", "publish"), "ms"),
+            widths={"arrived_at": 160, "request_id": 190, "error": 160},
             links={"request_id": REQUEST_LINK},
         ),
     ]

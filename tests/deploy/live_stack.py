@@ -51,13 +51,16 @@ scrape_configs:
 """
 
 
+HTTP = httpx.Client(verify=False, timeout=30)  # plain HTTP, no certificates to load
+
+
 @dataclasses.dataclass(frozen=True)
 class Stack:
     """What runs, and the time of the load as Prometheus' clock and PostgreSQL's have it, s since 1970."""
 
     helios: HeliosServer
     prometheus: str
-    database: str
+    database: sa.Engine
     began: float
     ended: float
 
@@ -72,18 +75,14 @@ class Stack:
 
     def rows(self, query: str) -> list[dict]:
         """A query to PostgreSQL as it is, in a transaction that may only read."""
-        engine = sa.create_engine(self.database)
-        try:
-            with engine.connect() as connection:
-                connection.exec_driver_sql("SET TRANSACTION READ ONLY")
-                return [dict(row._mapping) for row in connection.exec_driver_sql(query.replace("%", "%%"))]
-        finally:
-            engine.dispose()
+        with self.database.connect() as connection:
+            connection.exec_driver_sql("SET TRANSACTION READ ONLY")
+            return [dict(row._mapping) for row in connection.exec_driver_sql(query.replace("%", "%%"))]
 
 
 def get(url: str, **words: object):
     """The data of Prometheus' answer; fails with its error."""
-    answer = httpx.get(url, params=words, timeout=30).json()
+    answer = HTTP.get(url, params=words).json()
     assert answer["status"] == "success", f"{answer.get('error')}: {words}"
     return answer["data"]
 
@@ -123,13 +122,15 @@ def stack(folder: pathlib.Path, database: str) -> Iterator[Stack]:
             change_policy(helios)
             wait_until(lambda: enough(prometheus), "the load to have explored and drafted", LONG_S)
         drained(helios, prometheus)
-        yield Stack(helios, prometheus, database, began, time.time())
+        engine = sa.create_engine(database)
+        yield Stack(helios, prometheus, engine, began, time.time())
+        engine.dispose()
 
 
 def scraped(prometheus: str, expression: str) -> float:
     """The newest value of an expression, added over its series; 0 while there is none."""
     with contextlib.suppress(httpx.HTTPError, ValueError, KeyError):  # it is starting
-        found = httpx.get(f"{prometheus}/api/v1/query", params={"query": expression}).json()["data"]["result"]
+        found = HTTP.get(f"{prometheus}/api/v1/query", params={"query": expression}).json()["data"]["result"]
         return sum(float(one["value"][1]) for one in found)
     return 0.0
 

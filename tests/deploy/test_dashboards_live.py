@@ -50,34 +50,40 @@ def values_of(live: Stack, variable: dict) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def answers(live, chosen) -> dict[str, list[float]]:
-    """Every number of every query."""
-    return {query.name: numbers(live, chosen, query) for query in queries()}
+def answers(live, chosen) -> dict[str, list[dict]]:
+    """What every query gives: rows, or series."""
+    return {query.name: answer(live, chosen, query) for query in queries()}
 
 
-def numbers(live: Stack, chosen: dict, query) -> list[float]:
-    """Every number that the panel's query gives; of a table, one for each row."""
+def answer(live: Stack, chosen: dict, query) -> list[dict]:
+    """What a query gives, asked as Grafana asks it for the time of the load."""
     if query.sql:
-        rows = live.rows(expand_sql(query.text, chosen[query.board], live.began, live.ended + 1, "1s"))
-        if query.target["format"] == "table":
-            return [1.0] * len(rows)
-        assert all("time" in row for row in rows)
-        found = [value for row in rows for name, value in row.items() if name not in ("time", "metric")]
-        return [float(value) for value in found if value is not None]
-    text = expand_promql(query.text, chosen[query.board], WINDOW, f"{math.ceil(live.ended - live.began)}s")
-    return [float(value) for series in live.query(text) for _, value in series["values"]]
+        return live.rows(expand_sql(query.text, chosen[query.board], live.began, live.ended + 1, "1s"))
+    return live.query(expand_promql(query.text, chosen[query.board], WINDOW, f"{math.ceil(live.ended - live.began)}s"))
+
+
+def numbers(query, found: list[dict]) -> list[float]:
+    """Every finite number of an answer; of a table, one for each row."""
+    if not query.sql:
+        values = [float(value) for series in found for _, value in series["values"]]
+    elif query.target["format"] == "table":
+        values = [1.0] * len(found)
+    else:
+        assert all("time" in row for row in found)
+        values = [value for row in found for name, value in row.items() if name not in ("time", "metric")]
+    return [float(value) for value in values if value is not None and math.isfinite(value)]
 
 
 @pytest.mark.parametrize("query", list(queries()), ids=lambda query: query.name)
 def test_a_panels_query_has_an_answer(answers, query):
-    finite = [number for number in answers[query.name] if math.isfinite(number)]
+    finite = numbers(query, answers[query.name])
     assert finite, "empty"
     if query.panel["title"] in QUIET:
         assert not any(finite), "it is not quiet: take it out of QUIET"
 
 
 def test_every_panel_but_the_quiet_ones_shows_more_than_nothing(answers):
-    shown = {query.panel["title"] for query in queries() if any(map(math.isfinite, filter(None, answers[query.name])))}
+    shown = {query.panel["title"] for query in queries() if any(numbers(query, answers[query.name]))}
     titles = {query.panel["title"] for query in queries()}
     assert titles - shown == QUIET.keys()
 
@@ -90,6 +96,47 @@ def test_latency_panels_have_exemplars_whose_trace_the_client_chose(live, chosen
         traces = {one["labels"]["trace_id"] for series in live.exemplars(text) for one in series["exemplars"]}
         assert traces, query.name
         assert {int(trace, 16) for trace in traces} <= set(range(1, STREAMS + 1)), query.name
+
+
+def test_legends_name_labels_that_the_series_have_and_stay_readable(answers):
+    for query in queries():
+        if not query.sql:
+            found = answers[query.name]
+            labels = set(re.findall(r"\{\{(\w+)\}\}", query.target["legendFormat"]))
+            assert all(labels <= series["metric"].keys() for series in found), query.name
+            if query.panel["type"] != "heatmap":
+                assert len(found) <= 16, query.name
+
+
+def test_shares_lie_between_nothing_and_everything(answers):
+    defaults = {query.name: query.panel.get("fieldConfig", {}).get("defaults", {}) for query in queries()}
+    shares = [q for q in queries() if defaults[q.name].get("max") == 1 and defaults[q.name]["unit"] == "percentunit"]
+    assert len(shares) >= 6
+    for query in shares:
+        finite = numbers(query, answers[query.name])
+        assert min(finite) >= 0, query.name
+        assert max(finite) <= 1 + 1e-9, query.name
+
+
+def test_what_a_table_says_of_a_column_is_of_one_that_it_has(answers):
+    for query in queries():
+        if query.panel["type"] == "table":
+            row = answers[query.name][0]
+            named = {override["matcher"]["options"] for override in query.panel["fieldConfig"]["overrides"]}
+            assert named <= row.keys(), query.name
+            assert sum(widths(query.panel, row)) <= 50 * query.panel["gridPos"]["w"], query.name
+
+
+def widths(panel: dict, row: dict) -> list[int]:
+    """Of a table's columns, in pixels at least."""
+    given = {
+        override["matcher"]["options"]: one["value"]
+        for override in panel["fieldConfig"]["overrides"]
+        for one in override["properties"]
+        if one["id"] == "custom.width"
+    }
+    least = panel["fieldConfig"]["defaults"]["custom"]["minWidth"]
+    return [given.get(column, least) for column in row]
 
 
 def test_every_variable_has_values(live, chosen):
@@ -106,14 +153,11 @@ def test_an_annotation_says_who_changed_the_policy_and_why(live):
             assert all(row["time"] and row["tags"] for row in rows)
 
 
-def test_the_last_plans_pages_are_there(live, chosen):
-    [plans] = [q for q in queries() if (q.board, q.panel["title"]) == ("plans", "Last plans")]
-    rows = live.rows(expand_sql(plans.text, chosen["plans"], live.began, live.ended + 1, "1s"))
-    assert rows
-    page = live.helios.http.get(f"/dashboard/plan/{rows[0]['run_id']}/{rows[0]['fence']}")
-    assert page.status_code == 200
-    plan = live.helios.http.get(f"/api/plans/{rows[0]['run_id']}/{rows[0]['fence']}").json()["plan"]
-    assert (plan["reason"], plan["device_ms"]) == (rows[0]["reason"], rows[0]["device_ms"])
+def test_the_last_plans_pages_are_there(live, answers):
+    row = answers["plans: Last plans A"][0]
+    assert live.helios.http.get(f"/dashboard/plan/{row['run_id']}/{row['fence']}").status_code == 200
+    plan = live.helios.http.get(f"/api/plans/{row['run_id']}/{row['fence']}").json()["plan"]
+    assert (plan["reason"], plan["device_ms"]) == (row["reason"], row["device"])
 
 
 def test_no_alert_fires(live):
@@ -127,5 +171,5 @@ def test_an_empty_panel_is_noticed(live, chosen):
     [waiting] = [q for q in queries() if (q.board, q.panel["title"]) == ("serving", "Waiting")]
     broken = waiting._replace(target={**waiting.target, "expr": waiting.text.replace("waiting", "wating")})
     assert used_variables(broken.text) == {"instance"}
-    assert numbers(live, chosen, waiting)
-    assert numbers(live, chosen, broken) == []
+    assert numbers(waiting, answer(live, chosen, waiting))
+    assert numbers(broken, answer(live, chosen, broken)) == []
