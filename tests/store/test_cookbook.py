@@ -9,6 +9,7 @@ import re
 
 import pytest
 from factory_cookbook import fill_cookbook_store
+from sorted_days import sort_into_days
 
 from service.store.engines import open_database
 from service.store.errors import StatementError
@@ -179,6 +180,7 @@ def day():
 def filled_url(store_url, day):
     engine = open_database(store_url)
     fill_cookbook_store(engine, day)
+    sort_into_days(engine)
     engine.dispose()
     return store_url
 

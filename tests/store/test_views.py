@@ -11,6 +11,7 @@ from factory_cookbook import filled_row
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plain_minutes import write_minutes
+from sorted_days import sort_into_days
 
 from scheduler.shapes import Allocation, GraphKind, GraphShape
 from service.store.buckets import DEVICE_BOUNDS_MS, DEVICE_BUCKETS
@@ -36,6 +37,7 @@ def filled(any_store):
             values |= {"kind": graph.kind.value, "allocation": graph.allocation.value}
             connection.execute(plans.update().where(plans.c.fence % len(GRAPHS) == number).values(**values))
     write_minutes(any_store)
+    sort_into_days(any_store)
     return any_store
 
 
@@ -119,6 +121,25 @@ def test_the_time_since_arrival_is_exact_to_the_microsecond(any_store, microseco
         connection.execute(plan_lanes.insert(), filled_row(plan_lanes, lane))
     (row,) = view(any_store, "request_timeline")
     assert row["since_arrival_ms"] == microseconds / 1000
+
+
+def test_an_observation_is_a_completed_plan_s_sample_beside_its_estimate(filled):
+    with write_transaction(filled) as connection:
+        unknown = {"cost_state": "unknown", "selected_cost_ms": 0}
+        connection.execute(plans.update().where(plans.c.fence % 3 == 0).values(**unknown))
+        connection.execute(plans.update().where(plans.c.fence % 7 == 0).values(exposed_delivery_ms=0.25))
+        connection.execute(plans.update().where(plans.c.fence % 11 == 0).values(outcome="failed"))
+    expected = {}
+    for plan in rows(filled, plans):
+        if plan["outcome"] == "completed":
+            sample = {"sample_ms": plan["device_ms"] - plan["exposed_delivery_ms"], "shape": label(plan)}
+            estimate = None if plan["cost_state"] == "unknown" else plan["selected_cost_ms"]
+            expected[plan["run_id"], plan["fence"]] = plan | sample | {"estimate_ms": estimate}
+    found = view(filled, "graph_observations", "committed_at", "completed_at")
+    assert len(found) == len(expected) > 40
+    for row in found:
+        assert row == {name: expected[row["run_id"], row["fence"]][name] for name in row}
+    assert {row["estimate_ms"] is None for row in found} == {True, False}
 
 
 def test_minutes_by_shape_are_the_sums_over_reasons(filled):
