@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pathlib
 import signal
 import socket
@@ -18,6 +19,8 @@ import sqlalchemy as sa
 from service.journal.segments import SegmentFile, segment_numbers, segment_path
 from service.recorder.gauges import SinkGauges
 from service.recorder.offsets import ShippedSegments
+from service.recorder.otlp_sink import MISSING, REFUSED
+from service.recorder.priority import NICENESS
 from service.recorder.pump import Delivery, Pump, SinkUnavailable
 from service.recorder.sql_sink import SqlSink
 from service.settings import Settings
@@ -109,9 +112,15 @@ def test_a_lost_record_is_counted_once_with_both_sinks_on(start, tmp_path, make,
         wait_for(lambda s=sink: series(metrics, "flare_trace_records_total", s) == expected, process)
         wait_for(lambda s=sink: series(metrics, "flare_trace_lag_seconds", s) == 0, process)
     assert series(metrics, "flare_trace_lost_records_total") == lost > 0
-    assert series(metrics, "flare_trace_lost_spans_total") == collector.refused_spans > 0
     assert collector.spans == []
     assert stop(process) == 0
+    with contextlib.closing(sqlite3.connect(tmp_path / "helios.db")) as connection:
+        reasons = [row[0] for row in connection.execute("SELECT reason FROM trace_gaps ORDER BY id")]
+    declared = {reason.split(": ")[1]: int(reason.split()[0]) for reason in reasons if "spans were not sent" in reason}
+    assert declared[REFUSED] == collector.refused_spans > 0
+    assert series(metrics, "flare_trace_lost_spans_total") == declared[REFUSED] + declared[MISSING]
+    assert declared[MISSING] > 10  # plans of the segment that is gone
+    assert len(reasons) == len(declared) + 1  # and what the store lacks
 
 
 def first_sequence(directory: pathlib.Path, number: int) -> int:
@@ -323,3 +332,10 @@ def test_it_deletes_what_is_too_old_on_its_own(start, tmp_path, make):
     process = start(retention_days=30)
     wait_for(lambda: count_plans(tmp_path / "helios.db") == 0, process)
     assert stop(process) == 0
+
+
+def test_a_recorder_gives_way_to_what_serves(start, tmp_path):
+    upgrade(str(tmp_path / "helios.db"))
+    process = start()
+    lower = min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
+    wait_for(lambda: os.getpriority(os.PRIO_PROCESS, process.pid) == lower, process)
