@@ -42,8 +42,7 @@ class Position(NamedTuple):
     sequence: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """One frame: its records, the positions before and behind it, and the run that wrote it.
 
     `wall_ns` and `monotonic_ns` were read together when that run's writer opened.
@@ -187,14 +186,14 @@ class JournalReader:
         """The frame as a batch; first a gap when records before it are missing."""
         assert self._segment is not None
         assert self.position is not None
-        position = Position(self.position.segment, frame.end, frame.sequence)
         try:
             records = self._decode(frame.payload)
         except _UNREADABLE as error:
             self._damage = [f"{self._segment.path.name} holds records that this version cannot read: {error}"]
             self._enter_run(self._segment)
             after = frame.sequence + _countable(frame.payload)
-            return self._gap(None, after - self.position.sequence, position._replace(sequence=after))
+            behind = Position(self.position.segment, frame.end, after)
+            return self._gap(None, after - self.position.sequence, behind)
         if frame.sequence > self.position.sequence:
             lost = frame.sequence - self.position.sequence
             self._enter_run(self._segment)
@@ -207,33 +206,50 @@ class JournalReader:
         for record in records:
             if isinstance(record, _PLANS):
                 self._fence = record.fence
-        start, self.position = self.position, position._replace(sequence=frame.sequence + len(records))
+        start = self.position
+        self.position = Position(start.segment, frame.end, frame.sequence + len(records))
         return Batch(records, start, self.position, header.run_id, header.wall_ns, header.monotonic_ns)
 
     def _skip_damaged(self) -> Gap | None:
-        """A frame that the writer finished but that is wrong now: go on behind it where its length leads right."""
+        """A frame that the writer finished but that is wrong now: go on behind it."""
         assert self._segment is not None
         assert self.position is not None
-        progress = self._segment.progress()
-        offset = self.position.offset
-        length = self._segment.length_at(offset)
-        end = offset + FRAME.size + length
-        if not length or end > self._segment.header.size:
+        behind = self._behind_damage(self._segment, self.position)
+        if behind is None:
             return None
-        if progress is not None and offset < progress.end == end and progress.next_sequence > self.position.sequence:
-            sequence = progress.next_sequence
-            fence: int | None = progress.last_fence
-        else:
-            frame = self._segment.frame(end)
-            if frame is None or frame.sequence <= self.position.sequence:
-                return None
-            sequence, fence = frame.sequence, _fence_before(self._segment, end)
+        offset = self.position.offset
         again = self._segment.frame(offset)
         if again is not None and again.sequence >= self.position.sequence:
             return None  # it was being written when we looked first
+        end, sequence, fence = behind
         self._damage = [f"{self._segment.path.name} is damaged at byte {offset}"]
         self._enter_run(self._segment)
         return self._gap(fence, sequence - self.position.sequence, Position(self.position.segment, end, sequence))
+
+    def _behind_damage(self, segment: SegmentFile, position: Position) -> tuple[int, int, int | None] | None:
+        """Where reading goes on: offset, records and fence before it. None where nothing shows that this is damage.
+
+        That is the next whole frame; else where the damaged frame's length leads, which may be damaged itself; else the
+        place of a writer that lives.
+        """
+        progress = segment.progress()
+        written = progress is not None and position.offset < progress.end and progress.next_sequence > position.sequence
+        if progress is not None and written:
+            sequences = range(position.sequence + 1, progress.next_sequence)
+            found = segment.next_frame(position.offset, progress.end, sequences)
+            if found is not None:
+                return found[0], found[1].sequence, _fence_before(segment, found[0])
+        length = segment.length_at(position.offset)
+        end = position.offset + FRAME.size + length
+        if length and end <= segment.header.size:
+            if progress is not None and written and progress.end == end:
+                return end, progress.next_sequence, progress.last_fence
+            frame = segment.frame(end)
+            if frame is not None and frame.sequence > position.sequence:
+                return end, frame.sequence, _fence_before(segment, end)
+        if progress is None or not (written and length) or self._later(segment.header.number):
+            return None
+        return (progress.end, progress.next_sequence, progress.last_fence) if writer_lives(self.directory) else None
 
     def _missing_tail(self) -> Gap | None:
         """What the newest segment's header counts and the segment does not hold, once its writer is gone."""

@@ -156,6 +156,7 @@ class SegmentFile:
     """
 
     CHUNK_BYTES = 256 << 10
+    SEARCH_BYTES = 1 << 20
 
     def __init__(self, directory: pathlib.Path, number: int, journal_id: str | None = None) -> None:
         """Raises FileNotFoundError, SegmentDamaged."""
@@ -201,6 +202,29 @@ class SegmentFile:
         """The length that a damaged frame at `offset` claims; 0 at the end of what was written."""
         data = self._pread(FRAME.size, offset)
         return FRAME.unpack(data)[0] if len(data) == FRAME.size else 0
+
+    def next_frame(self, offset: int, end: int, sequences: range) -> tuple[int, Frame] | None:
+        """The first whole frame behind `offset` and before `end` whose sequence is one of these, and where it begins.
+
+        For when a length cannot be trusted: every place is tried, within SEARCH_BYTES.
+        """
+        if not sequences:
+            return None
+        data = self._pread(min(end - offset, self.SEARCH_BYTES), offset)
+        low, high = (number.to_bytes(8, "little") for number in (sequences[0], sequences[-1]))
+        same = next(count for count in range(9) if low[count:] == high[count:])
+        at = data.find(low[same:], FRAME.size - 7 + same)
+        while at >= 0:
+            start = at - same - FRAME.size + 8
+            if start + FRAME.size > len(data):
+                break
+            length, _, sequence = FRAME.unpack_from(data, start)
+            if sequence in sequences and 0 < length <= end - offset - start - FRAME.size:
+                frame = self.frame(offset + start)
+                if frame is not None:
+                    return offset + start, frame
+            at = data.find(low[same:], at + 1)
+        return None
 
     def close(self) -> None:
         """Let go of the file. Idempotent."""
