@@ -2,7 +2,7 @@
 
     python benchmarks/bench_engine_loop.py [--lanes 8 16 32] [--plans 2000]
         [--served byte-model:16 byte-model:32 smollm2-135m-instruct:8] [--prompt-tokens 32] [--tokens 384]
-        [--draft-tokens 0] [--switch-interval 5]
+        [--draft-tokens 0] [--switch-interval 5] [--cpu]
 
 First part: everything counted is the engine's own work: scheduler, tracing, metrics, connection, and the loop around
 them. Each plan is two iterations, as when serving: the one that completes, plans and publishes, and the one that
@@ -13,7 +13,8 @@ programs' thread does besides hidden states, logits and drafts: inputs, row layo
 time is the worker thread's own: what it lacks to wall time, other programs or the programs' thread had.
 
 The journal and the socket are the real ones, in a temporary directory; a client in the same process empties the
-socket between iterations, outside the measurement. Wall time is measured, so run it on a quiet machine.
+socket between iterations, outside the measurement. Wall time is measured, so run it on a quiet machine; or with --cpu,
+which takes the CPU time of the thread that each part runs on instead.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import zmq
-from engine_loop_watch import ProgramWatch, Stopwatch, watch
+from engine_loop_watch import ProgramWatch, Stopwatch, clock_ns, use_cpu_time, watch
 from rich.console import Console
 from rich.table import Table
 
@@ -139,9 +140,9 @@ class Bench:
 
     def step(self) -> float:
         """One iteration; µs."""
-        began_cpu, began = time.thread_time_ns(), time.perf_counter_ns()
+        began_cpu, began = time.thread_time_ns(), clock_ns()
         self.worker.step()
-        took_us = (time.perf_counter_ns() - began) / 1e3
+        took_us = (clock_ns() - began) / 1e3
         self.iterations_us.append(took_us)
         self.iterations_cpu_us.append((time.thread_time_ns() - began_cpu) / 1e3)
         while self._client.poll(0):
@@ -349,7 +350,10 @@ def main() -> None:
         metavar="MS",
         help="how long Python lets one thread compute while another waits; an engine leaves it as it is",
     )
+    parser.add_argument("--cpu", action="store_true", help="take threads' CPU time in place of wall time")
     options = parser.parse_args()
+    if options.cpu:
+        use_cpu_time()
     sys.setswitchinterval(options.switch_interval / 1e3)
     if any(not 1 <= lanes <= MAX_LANES for lanes in options.lanes):
         parser.error(f"--lanes are 1 to {MAX_LANES}")
