@@ -19,5 +19,7 @@ def give_way(niceness: int = NICENESS) -> None:
     sessions, and every child of the supervisor leads one.
     """
     os.nice(niceness)
+    if os.getsid(0) != os.getpid():
+        return  # the session is somebody's terminal, or a test's: what else runs in it keeps its share
     with contextlib.suppress(OSError):
         _AUTOGROUP.write_text(str(niceness))
