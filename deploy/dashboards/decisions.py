@@ -91,7 +91,11 @@ LIMIT 50
 
 def decisions() -> dashboard.Dashboard:
     """The dashboard."""
-    rows = {"What ran and why": what_ran(), "Predicted and observed": predictions(), "How decided": how_decided()}
+    rows = {
+        "What ran and why": what_ran(),
+        "Predicted and observed": predictions(),
+        "How decided": [*how_decided(), *under_which_policy()],
+    }
     about = (
         "Which graphs the scheduler picked, for which reason, at which predicted and observed cost. Purple lines are "
         "changes of the policy, with who made them and why."
@@ -183,7 +187,7 @@ def predictions() -> list[Panel]:
 
 
 def how_decided() -> list[Panel]:
-    """Margins, the time that decisions take, and the policy."""
+    """Margins, and the time that decisions take."""
     margin = "flare_scheduler_margin_ratio"
     plan_seconds = "flare_scheduler_plan_seconds"
     return [
@@ -217,6 +221,12 @@ def how_decided() -> list[Panel]:
             "s",
             ask_buckets(promql.buckets(plan_seconds)),
         ),
+    ]
+
+
+def under_which_policy() -> list[Panel]:
+    """What decisions rest on besides costs, and who changed it."""
+    return [
         timeline(
             "Estimates that decided",
             "Plans by the state of the winner's estimate. Unknown ones are discoveries; many stale ones: the catalog "

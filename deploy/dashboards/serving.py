@@ -23,14 +23,18 @@ def latency(title: str, description: str, histogram: str, *, limits: Steps | Non
 
 def serving() -> dashboard.Dashboard:
     """The dashboard."""
-    rows = {"Now": now(), "Latency": latencies(), "Throughput": throughput(), "Queue and cache": queue_and_cache()}
+    rows = {
+        "Now": [*now(), *shares()],
+        "Latency": latencies(),
+        "Throughput": throughput(),
+        "Queue and cache": queue_and_cache(),
+    }
     about = "What clients of the server feel: latency, throughput, queue and cache."
     return board("helios-serving", "Serving", about, rows, [instances()])
 
 
 def now() -> list[Panel]:
     """One number each."""
-    failed = promql.rate("flare_requests_total", 'outcome=~"error|refused"')
     return [
         number(
             "Engine",
@@ -67,6 +71,13 @@ def now() -> list[Panel]:
             ask(promql.rate("flare_output_tokens_total")),
             decimals=1,
         ),
+    ]
+
+
+def shares() -> list[Panel]:
+    """One share each."""
+    failed = promql.rate("flare_requests_total", 'outcome=~"error|refused"')
+    return [
         number(
             "Device busy",
             "Share of about the last ten seconds in which a program ran, of the least busy server. Low while requests "
