@@ -17,9 +17,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from service.api.exposition import form_asked
-from service.api.http_metrics import route_of
+from service.api.http_metrics import HttpMetrics, route_of
 from service.api.scrapes import Form, Scrapes
 from service.telemetry.render import CONTENT_TYPE, OPENMETRICS_CONTENT_TYPE
+from service.telemetry.service_metrics import ServiceMetrics
 
 PROMETHEUS_2 = (
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
@@ -254,3 +255,57 @@ def test_a_rendering_that_fails_is_told_to_all_who_wait_for_it_and_the_next_is_t
     assert isinstance(first, RuntimeError)
     assert first is second
     assert gzip.decompress(third) == b"text"
+
+
+class Timed:
+    """HttpMetrics around an application that answers `status`, or fails before it; `counts` by labels."""
+
+    def __init__(self, status: int | None) -> None:
+        metrics = ServiceMetrics()
+        self.app = HttpMetrics(self.answer, metrics.http_seconds)
+        self.seconds, self.status = metrics.http_seconds, status
+        self.scopes: list[str] = []
+
+    async def answer(self, scope, receive, send) -> None:
+        self.scopes.append(scope["type"])
+        if self.status is None:
+            raise OSError("the client has gone")
+        await send({"type": "http.response.start", "status": self.status, "headers": []})
+
+    def ask(self, **scope: object) -> None:
+        async def send(message) -> None:
+            pass
+
+        asyncio.run(self.app(scope, None, send))
+
+    @property
+    def counts(self) -> dict[tuple[str, ...], float]:
+        labels = ("http_route", "http_request_method", "http_response_status_code")
+        return {
+            tuple(sample.labels[label] for label in labels): sample.value
+            for family in self.seconds.collect()
+            for sample in family.samples
+            if sample.name.endswith("_count") and sample.value
+        }
+
+
+def test_a_method_that_http_does_not_know_is_counted_as_other():
+    timed = Timed(405)
+    for method in ("BREW", "M1", "M2"):
+        timed.ask(type="http", method=method)
+    assert timed.counts == {("", "_OTHER", "405"): 3}
+
+
+def test_a_request_whose_client_goes_before_the_answer_has_no_status():
+    timed = Timed(None)
+    with pytest.raises(OSError, match="gone"):
+        timed.ask(type="http", method="GET", route_handler=object(), path_template="/v1/models")
+    assert timed.counts == {("/v1/models", "GET", ""): 1}
+
+
+def test_what_is_no_http_request_passes_untimed():
+    timed = Timed(200)
+    timed.ask(type="lifespan")
+    timed.ask(type="websocket")
+    assert timed.scopes == ["lifespan", "websocket"]
+    assert timed.counts == {}

@@ -69,17 +69,30 @@ def test_whatever_is_written_a_scrape_shows_numbers(paths, updates, openmetrics)
         for (metric, values), number in updates:
             update(engine if metric.owner is Owner.ENGINE else recorder, metric, values, number)
         check(render(*paths, model="m", exemplars=openmetrics), openmetrics)
+        for path in paths:
+            assert all(map(math.isfinite, MetricsReader(path).read().slots))
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_no_gauge_takes_what_is_no_number(paths, number):
+    with MetricsWriter(paths[0]) as writer:
+        gauge = writer.gauge("flare_oldest_wait_seconds")
+        gauge.set(3.0)
+        gauge.set(number)
+        snapshot = MetricsReader(paths[0]).read()
+        assert not any(snapshot.slots)
 
 
 @FILES
-@given(st.binary(max_size=64), st.integers(0, shared.FILE_BYTES), st.booleans())
-def test_whatever_lies_behind_the_header_a_scrape_shows_numbers(paths, junk, at, openmetrics):
+@given(st.lists(st.tuples(st.integers(0, shared.FILE_BYTES // 8), ANY_FLOAT), max_size=40), st.booleans())
+def test_whatever_lies_behind_the_header_a_scrape_shows_numbers(paths, junk, openmetrics):
     """A file that claims to be the engine's, and is damaged: NaN, infinities and negative counts may lie in it."""
-    with MetricsWriter(paths[0]):
-        at = min(max(at, shared.HEADER_BYTES), shared.FILE_BYTES - len(junk))
+    with MetricsWriter(paths[0]) as writer:
+        writer.heartbeat(2**62)  # fresh, so that gauges are shown too
         with paths[0].open("r+b") as file:
-            file.seek(at)
-            file.write(junk)
+            for place, number in junk:
+                file.seek(min(max(8 * place, shared.HEADER_BYTES), shared.FILE_BYTES - 8))
+                file.write(struct.pack("=d", number))
         for family in families(render(*paths, model="m", exemplars=openmetrics), openmetrics=False):
             assert all(math.isfinite(sample.value) for sample in family.samples)
 
