@@ -188,3 +188,16 @@ def test_the_gpus_file_changes_only_what_a_gpu_needs():
     assert {name: entry for name, entry in gpu["services"].items() if name != "helios"} == {
         name: entry for name, entry in plain["services"].items() if name != "helios"
     }
+
+
+def test_what_an_operator_may_set_and_what_holds_data_is_in_the_page():
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    text = "".join((ROOT / name).read_text(encoding="utf-8") for name in ("compose.yaml", "compose.cuda.yaml"))
+    variables = set(re.findall(r"\$\{(\w+)", text))
+    assert len(variables) > 5
+    assert not [name for name in variables if not re.search(rf"\b{name}\b", page)]
+    assert not [volume for volume in stack()["volumes"] if f"| {volume} |" not in page]
+    commands = re.findall(r"^(sh deploy/make_secrets\.sh|docker compose up --detach --wait)", page, flags=re.MULTILINE)
+    assert commands == ["sh deploy/make_secrets.sh", "docker compose up --detach --wait"]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert all(f"\n{command}" in readme for command in commands)
