@@ -120,7 +120,8 @@ def _check_prompt_lane(frame: Frame, lane: FrameLane, request: OpenRequest) -> C
 def _check_decoding_lane(frame: Frame, lane: FrameLane, request: OpenRequest, drafts: DraftLimits) -> CheckedLane:
     shape, rows = frame.shape, lane.query_length
     used = request.cursor + request.ceiling
-    if request.prompt_left or (rows != 1 and not 1 < rows <= shape.lane_width) or used + rows > request.capacity:
+    unread = len(request.prompt) > request.cursor
+    if unread or (rows != 1 and not 1 < rows <= shape.lane_width) or used + rows > request.capacity:
         raise InvalidFrame(
             f"frame {frame.fence}: slot {lane.slot} cannot decode: query_length {rows} of {shape.lane_width}, "
             f"{request.prompt_left} prompt tokens left, {used} of {request.capacity} tokens used"

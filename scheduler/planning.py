@@ -138,28 +138,29 @@ class RecordedRows:
 
     def make_lanes(self) -> tuple[PlanLane, ...]:
         lanes, details, _, _ = self.as_bytes()
-        return tuple(map(self._lane, _LANE.iter_unpack(lanes), _DETAIL.iter_unpack(details)))
-
-    def _lane(self, lane: Row, detail: Row) -> PlanLane:
-        slot, generation, _, rows, ceiling, prompt_tokens, source, expected = lane
-        role, token_price, delivery_price, age_ms, sigma_ms, value, terminal_value = detail
-        # By position: names take time, and the lanes of every plan are read.
-        return PlanLane(
-            RequestHandle(slot, generation),
-            self.request_id(slot),
-            _ROLES[role],
-            rows,
-            ceiling,
-            prompt_tokens,
-            expected,
-            token_price,
-            delivery_price,
-            age_ms,
-            sigma_ms,
-            value,
-            terminal_value,
-            PROPOSAL_SOURCES[source] if source != layout.NO_SOURCE else None,
-        )
+        tenants: list[Any] = self.tenants  # a lane's slot is held
+        # Every plan's lanes are read: so without a call for each, and by position.
+        return tuple([
+            PlanLane(
+                RequestHandle(slot, generation),
+                tenants[slot].spec.request_id,
+                _ROLES[role],
+                rows,
+                ceiling,
+                prompt_tokens,
+                expected,
+                token_price,
+                delivery_price,
+                age_ms,
+                sigma_ms,
+                value,
+                terminal_value,
+                PROPOSAL_SOURCES[source] if source != layout.NO_SOURCE else None,
+            )
+            for (slot, generation, _, rows, ceiling, prompt_tokens, source, expected), (
+                role, token_price, delivery_price, age_ms, sigma_ms, value, terminal_value
+            ) in zip(_LANE.iter_unpack(lanes), _DETAIL.iter_unpack(details), strict=True)
+        ])  # fmt: skip
 
     def as_bytes(self) -> tuple[memoryview, memoryview, memoryview, memoryview]:
         """Native records, lane after lane and candidate after candidate, the submitted one first: layout.LANE,

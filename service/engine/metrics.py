@@ -60,6 +60,7 @@ class EngineMetrics:
         self._journal_seen = JournalStatus(dict.fromkeys(LOSSES, 0), 0, None)
         self._malformed = writer.counter("flare_ipc_malformed_messages_total")
         self._malformed_seen = 0
+        self._counts = 0, 0
         self._busy: collections.deque[tuple[int, int]] = collections.deque()
 
     def set_up(self, up: bool) -> None:
@@ -121,9 +122,13 @@ class EngineMetrics:
 
     def requests(self, table: RequestTable, now_ns: int) -> None:
         """How many run and wait now."""
+        counts = table.running, table.waiting
+        if counts == self._counts and not table.waiting:
+            return
+        self._counts = counts
         first = table.longest_waiting
-        self._running.set(table.running)
-        self._waiting.set(table.waiting)
+        self._running.set(counts[0])
+        self._waiting.set(counts[1])
         self._oldest_wait.set(0.0 if first is None else max(0, now_ns - first.arrived_ns) / 1e9)
 
     def refresh(

@@ -18,9 +18,9 @@ def publish(core: Core, transport: Transport) -> None:
     The records of this step go into the next iteration's write. That follows at once, but where only publications are
     to be written and both frame slots are taken (see `worker`).
     """
-    for request in core.touched.values():
-        core.say(request.client, _tokens(request))
     outbox, core.outbox = core.outbox, {}
+    for request in core.touched.values():
+        outbox.setdefault(request.client, []).append(_tokens(request))
     gone = [client for client, events in outbox.items() if not transport.send(client, events)]
     if core.touched or gone:
         core.advance()
@@ -59,22 +59,16 @@ def _report_outputs(core: Core, gone: Sequence[bytes]) -> None:
                 handles.append(request.handle)
         if request.logprobs or request.prompt_logprobs:
             request.logprobs, request.prompt_logprobs = [], []
-        if request.output_tokens > request.told:
-            _observe(core, request)
+        if request.output_tokens > request.told:  # of a stop token too, so that samples match requests with output
+            core.metrics.per_request.published(request, core.now_ns)
+            if request.published_ns is None:
+                request.first_published_ns = core.now_ns
+            request.published_ns, request.told = core.now_ns, request.output_tokens
     if handles and core.completed is not None:
         fence, lane_of = core.completed
         core.scheduler.published_outputs(handles, fence)
         if core.traced:
             core.records.append(OutputPublished(fence, core.now_ns, [lane_of[handle] for handle in handles]))
-
-
-def _observe(core: Core, request: EngineRequest) -> None:
-    """First-token and inter-token times; a lone stop token counts, so that samples match requests with output."""
-    core.metrics.per_request.published(request, core.now_ns)
-    if request.published_ns is None:
-        request.first_published_ns = core.now_ns
-    request.published_ns = core.now_ns
-    request.told = request.output_tokens
 
 
 def _write_ending(core: Core, request: EngineRequest) -> None:

@@ -16,7 +16,7 @@ import collections
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from gpu.device import SamplingParameters
 from scheduler.plans import PlanLane
@@ -37,8 +37,9 @@ class Ending:
 class EngineRequest:
     """One request. Invariants:
 
-    `spec`: this life's, as the scheduler has it or gets it. `prompt`: the request's own prompt, `output` the committed
-    output; both are kept only while a preemption is possible, otherwise `prompt` is empty once the device has it.
+    `spec`: this life's, as the scheduler has it or gets it; `request_id` is the same in every life.
+    `prompt`: the request's own, `output` the committed output; both are kept only while a preemption is possible,
+    otherwise `prompt` is empty once the device has it.
     `arrived_ns` + `tokenize_ns` is at most the time of its Submit. `handle` is set while the scheduler holds it.
     `first_commit_ns` <= `first_output_ns`; `published_ns`: the last hand-over of tokens,
     `first_published_ns` the first. `trace_id`: its caller's, in hexadecimal.
@@ -67,6 +68,7 @@ class EngineRequest:
     first_output_ns: int | None = None
     first_published_ns: int | None = None
     published_ns: int | None = None
+    request_id: str = dataclasses.field(init=False)
     prompt_length: int = dataclasses.field(init=False)
     output: list[int] = dataclasses.field(default_factory=list)
     consumed_tokens: int = 0
@@ -88,12 +90,7 @@ class EngineRequest:
     ending: Ending | None = None
 
     def __post_init__(self) -> None:
-        self.prompt_length = self.spec.prompt_tokens
-
-    @property
-    def request_id(self) -> str:
-        """The id that the service gave it."""
-        return self.spec.request_id
+        self.request_id, self.prompt_length = self.spec.request_id, self.spec.prompt_tokens
 
     @property
     def whole_tokens(self) -> int:
@@ -174,6 +171,8 @@ class RequestTable:
 
     def __init__(self) -> None:
         self._by_id: dict[str, EngineRequest] = {}
+        self.get: Callable[[str], EngineRequest | None] = self._by_id.get
+        """The open request of that id."""
         self._by_client: dict[bytes, set[str]] = {}
         self._queue: collections.OrderedDict[str, EngineRequest] = collections.OrderedDict()
         self._unstarted: collections.OrderedDict[str, EngineRequest] = collections.OrderedDict()
@@ -225,10 +224,6 @@ class RequestTable:
     def longest_waiting(self) -> EngineRequest | None:
         """The request that came first among those that no graph has served yet."""
         return next(iter(self._unstarted.values()), None)
-
-    def get(self, request_id: str) -> EngineRequest | None:
-        """The open request of that id."""
-        return self._by_id.get(request_id)
 
     def of_client(self, client: bytes) -> Iterable[EngineRequest]:
         """A client's open requests."""

@@ -48,8 +48,8 @@ class Submit(msgspec.Struct, tag="submit", frozen=True):
     `message_boundaries`: prompt endpoints of completed chat messages, ascending. `logprobs`: report each output token's
     log-probability and those of this many likeliest tokens; None: nothing. `prompt_logprobs`: the same for each prompt
     token but the first.
-    `operation`: which of the endpoints was asked. `stream`: the answer comes in pieces. `choices`: as many requests with
-    the same prompt make one answer.
+    `operation`: which of the endpoints was asked. `stream`: the answer comes in pieces. `choices`: as many requests
+    with the same prompt make one answer.
     """
 
     request_id: str
@@ -124,7 +124,7 @@ TokenScore = tuple[int, float, list[tuple[int, float]]]
 """A token id, its log-probability, and the likeliest tokens' ids with theirs, likeliest first; -inf is possible."""
 
 
-class Tokens(msgspec.Struct, tag="tokens", frozen=True):
+class Tokens(msgspec.Struct, tag="tokens", frozen=True, omit_defaults=True):
     """Committed tokens of one request from one graph; stop tokens are left out.
 
     `finish_reason` is set on the request's last message ("stop", "length", "abort" or "error"); `error` explains
