@@ -25,8 +25,6 @@ BUSY_TIMEOUT_MS = 10_000
 CONNECT_TIMEOUT_S = 5
 TCP_TIMEOUT_MS = 20_000
 WAL_SIZE_LIMIT_BYTES = 64 << 20
-CHECKPOINT_PAGES = 4000
-"""16 MB of log before it goes into the file: pages that every transaction writes then go there once for several."""
 _WRITES = "helios_writes"
 
 
@@ -154,7 +152,6 @@ def _open_sqlite(url: sa.URL, readonly: bool) -> sa.Engine:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=NORMAL")
         connection.execute(f"PRAGMA journal_size_limit={WAL_SIZE_LIMIT_BYTES}")
-        connection.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
 
     @event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:
