@@ -15,8 +15,10 @@ from scheduler.scheduler import RequestScheduler
 from service.engine import plan_records
 from service.engine.plan_records import PlanRecords, plan_committed
 from service.journal.errors import UnknownLayout
-from service.journal.packed import LAYOUT, LAYOUTS, decode_records, unpack_plan
+from service.journal.packed import LAYOUT, LAYOUTS, decode_packed, decode_records, unpack_plan
 from service.journal.records import PackedPlan, PlanCommitted, encoder
+from service.recorder.values import postgresql_values, sqlite_values
+from tests.recorder.packed_plans import written_rows
 from tests.scheduler.differential.drive import run_scenario
 
 SEEDS = range(24)
@@ -125,3 +127,15 @@ def test_rows_that_do_not_fit_are_refused(pairs, field):
 def test_layouts_are_complete():
     for written in LAYOUTS.values():
         assert all(getattr(written, field.name) for field in dataclasses.fields(written))
+
+
+@pytest.mark.parametrize("values", [sqlite_values(), postgresql_values()])
+def test_the_recorder_stores_of_packed_plans_what_it_stores_of_plain_ones(pairs, values):
+    for start in range(0, len(pairs), 50):  # fences begin anew with each scenario, and stand for nothing here
+        some = [msgspec.structs.replace(packed, fence=n) for n, (_, packed, _) in enumerate(pairs[start : start + 50])]
+        plain = [msgspec.structs.replace(plan, fence=n) for n, (_, _, plan) in enumerate(pairs[start : start + 50])]
+        read = decode_packed(encoder.encode(some))
+        assert {type(record) for record in read} == {PackedPlan}
+        assert (
+            written_rows(read, values, 0) == written_rows(decode_records(encoder.encode(plain)), values, 0) is not None
+        )

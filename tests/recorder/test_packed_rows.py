@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from service.journal.errors import UnknownLayout
 from service.journal.packed import decode_packed, decode_records
 from service.journal.reader import Batch, Gap, JournalReader, Position
-from service.journal.records import PackedPlan, PlanCommitted, Record, encoder
+from service.journal.records import (
+    LaneOutcome,
+    PackedPlan,
+    PlanCommitted,
+    PlanCompleted,
+    Record,
+    encoder,
+)
 from service.recorder.clock import RunClock
 from service.recorder.gauges import record_ns
 from service.recorder.packed_rows import KNOWN_VALUES, PackedRows
@@ -86,7 +93,18 @@ def test_whatever_is_wrong_with_a_plan_both_ways_refuse_or_store_it_alike(make, 
     }  # fmt: skip
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=ANY_FIXTURE)
+@pytest.mark.parametrize("values", VALUES)
+def test_outcomes_that_look_like_those_of_the_next_plan_stay_with_their_own(make, values):
+    records: list[Record] = []
+    for fence, numbers in ((1, [0, 1, 0]), (2, [1])):
+        records.append(packed_plan(random.Random(fence), fence, ["a", "b"], fence * MS))
+        outcomes = [LaneOutcome(number, 10 * fence, fence, place) for place, number in enumerate(numbers)]
+        records.append(PlanCompleted(fence, fence * MS, fence * MS, "completed", MS, MS, 0, MS, outcomes))
+    written, plain = rows_both_ways(records, values, make)
+    assert written == plain is not None
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=ANY_FIXTURE)
 @given(
     seed=st.integers(0, 2**32),
     places=st.lists(st.integers(0, 99), max_size=4),
