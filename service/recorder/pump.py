@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import pathlib
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -33,6 +34,8 @@ LINGER_S = 0.2
 IDLE_S = 0.05
 FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 5.0
+LONGEST_ASKED_S = 60.0
+"""A pause doubles from the first to the last, unless the sink asks for another one, of up to so long."""
 
 
 class SinkUnavailable(Exception):
@@ -200,7 +203,9 @@ class Pump:
             log.warning("sink %s cannot be used now and is tried again; nothing is lost: %s", self._sink.name, error)
         asked = getattr(error, "retry_after_s", None)
         self._gauges.behind(self._pending)
-        self._stop.wait(self._retry_s if asked is None else min(asked, 60.0))
+        # Not all at once: what is up again after a pause has more than one server waiting for it.
+        pause = self._retry_s * random.uniform(0.5, 1.0) if asked is None else min(asked, LONGEST_ASKED_S)
+        self._stop.wait(max(pause, FIRST_RETRY_S / 2))
         if self._stop.is_set():  # no waiting any more, but no busy loop either: the deadline ends it
             threading.Event().wait(min(self._retry_s, 0.2))
 
