@@ -198,6 +198,7 @@ def how_decided() -> list[Panel]:
             ask(promql.quantile(0.1, margin), "p10"),
             ask(promql.quantile(0.5, margin), "p50"),
             ask(promql.mean(margin), "mean"),
+            signed=True,
         ),
         timeline(
             "Close decisions",

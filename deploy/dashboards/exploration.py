@@ -101,10 +101,12 @@ def ledgers() -> list[Panel]:
     exact = [
         timeline(
             f"Ledger of {reason}",
-            f"Since the run began, in ms of device time: {share} of ordinary time may be spent (bound), and one probe "
-            "may go beyond it. Earned and kept falls when the server is idle: idle time discards credit.",
+            f"Since the run began (choose one above), in ms of device time: {share} of ordinary time may be spent "
+            "(bound), and one probe may go beyond it. Earned and kept falls when the server is idle: that discards "
+            "credit.",
             "ms",
             Sql(ledger_query(columns, denominator)),
+            signed=True,
         )
         for reason, (columns, denominator, share) in LEDGERS.items()
     ]

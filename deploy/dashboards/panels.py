@@ -34,11 +34,12 @@ def timeline(
     stacked: bool = False,
     bars: bool = False,
     largest: float | None = None,
+    signed: bool = False,
     logarithmic: bool = False,
 ) -> timeseries.Panel:
-    """Values over time. `limits` are drawn as lines; `largest`: the axis ends there."""
+    """Values over time. `limits` are drawn as lines; `largest`: the axis ends there. It begins at 0 unless `signed`."""
     panel = timeseries.Panel().title(title).description(description).unit(unit).datasource(_source(targets))
-    panel.targets(_lettered(targets)).span(width).height(8).min(0)
+    panel.targets(_lettered(targets)).span(width).height(8)
     panel.color_scheme(dashboard.FieldColor().mode(models.FieldColorModeId.PALETTE_CLASSIC)).line_width(1).fill_opacity(
         60 if bars else 30 if stacked else 8
     )
@@ -56,6 +57,8 @@ def timeline(
     )
     if stacked:
         panel.stacking(common.StackingConfig().mode(common_models.StackingMode.NORMAL))
+    if not signed and not logarithmic:
+        panel.min(0)
     if largest is not None:
         panel.max(largest)
     if logarithmic:

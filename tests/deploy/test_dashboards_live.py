@@ -118,6 +118,14 @@ def test_shares_lie_between_nothing_and_everything(answers):
         assert max(finite) <= 1 + 1e-9, query.name
 
 
+@pytest.mark.parametrize("ledger", ["timing_refresh", "acceptance_learning"])
+def test_a_ledger_keeps_no_more_than_its_bound_and_has_spent_of_it(answers, ledger):
+    rows = answers[f"exploration: Ledger of {ledger} A"]
+    assert all(row["earned and kept"] <= row["bound"] + 1e-6 for row in rows)
+    assert all(row["earned and kept"] == pytest.approx(row["spent"] + row["balance"]) for row in rows)
+    assert rows[-1]["spent"] > 0
+
+
 def test_what_a_table_says_of_a_column_is_of_one_that_it_has(answers):
     for query in queries():
         if query.panel["type"] == "table":
