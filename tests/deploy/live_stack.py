@@ -110,6 +110,7 @@ def scraping(port: int, folder: pathlib.Path) -> Iterator[str]:
 @contextlib.contextmanager
 def stack(folder: pathlib.Path, database: str) -> Iterator[Stack]:
     """All of it, after the load."""
+    program("prometheus", instruction=INSTRUCTION)  # before anything is started
     (folder / "catalog.csv").write_text(CATALOG)
     (folder / "acceptance.csv").write_text(ACCEPTANCE)
     options = ["--model", byte_model(), "--device", "simulated", "--catalog", str(folder / "catalog.csv")]
