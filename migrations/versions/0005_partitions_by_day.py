@@ -185,6 +185,7 @@ def _add_partition(connection: sa.Connection, table: str, day: dt.date) -> None:
     connection.exec_driver_sql(
         f"CREATE TABLE {name} PARTITION OF {table} FOR VALUES FROM ('{day}') TO ('{following}')"
     )
+    connection.exec_driver_sql(f"ALTER TABLE {name} ALTER COLUMN recorded_on SET DEFAULT '{day}'")
     if table == "plans":
         connection.exec_driver_sql(
             f"ALTER TABLE {name} ADD CONSTRAINT {name}_committed_at"

@@ -1,9 +1,10 @@
 """The recorder's PostgreSQL side: binary COPY, straight into a table for new rows.
 
-Plans, their lanes and their runner-ups get the day of the plan's commit beside their columns, by which PostgreSQL
-finds their partition (`service.store.partitions`). It follows from the record alone, so that a plan which is written a
-second time meets itself, on whatever day that is, and fails by its key (run, fence and day) as it would by run and
-fence. That no plan is written twice is not the key's work but that of the offset in the same transaction.
+Plans, their lanes and their runner-ups go to the partition of the day of the plan's commit
+(`service.store.partitions`): straight into it where it is known to be there, else through the table, with the day
+beside their columns. The day follows from the record alone, so that a plan which is written a second time meets
+itself, whenever that is, and fails by its key (run, fence and day) as it would by run and fence. That no plan is
+written twice is not the key's work but that of the offset in the same transaction.
 
 Changes and sums go by binary COPY into a temporary table, whose rows one statement then moves to where they belong: an
 update for each row would cost a message each. The temporary tables live as long as their connection. What was moved
@@ -27,7 +28,15 @@ from service.recorder.days import DAY_US, RUN_DAYS, RunDays, date_of
 from service.recorder.statements import INSERTS, Row, minutes_conflict
 from service.recorder.values import postgresql_values
 from service.store import tables
-from service.store.partitions import DAYS_AHEAD, PARTITIONED, RECORDED_ON, add_day, has_partition, utc_day
+from service.store.partitions import (
+    DAYS_AHEAD,
+    PARTITIONED,
+    RECORDED_ON,
+    add_day,
+    has_partition,
+    partition_name,
+    utc_day,
+)
 from service.store.types import JSON, UtcDateTime
 
 _MOVED = "recorder_moved_rows"
@@ -52,6 +61,7 @@ class _Copy(NamedTuple):
 
     text: str
     types: tuple[str, ...]
+    columns: tuple[str, ...]
 
 
 def _utc_today() -> dt.date:
@@ -65,8 +75,9 @@ class PostgresqlWriter:
         self.values = postgresql_values()
         self._today = today
         self._run_days = RunDays()
-        self._found_days: set[int] = set()
-        self._day_of: int | dict[int, int] = 0
+        self._days: int | dict[int, int] = 0  # of all plans of the last insert, or by fence
+        self._partitions: set[int] = set()
+        self._without_partitions: set[int] = set()
         self._inserts = {table.name: _copy(table.name, _columns(table), dialect) for table in INSERTS}
         staged = {name: change.columns for name, change in CHANGES.items()}
         staged[_MINUTES] = tuple(tables.plan_minutes.columns)
@@ -95,9 +106,18 @@ class PostgresqlWriter:
         connection.info[_MOVED] = 0
 
     def insert(self, connection: sa.Connection, table: str, rows: Sequence[Row]) -> None:
-        if table in _BY_DAY:
-            rows = self._with_plans_days(connection, rows) if table == tables.plans.name else self._with_days(rows)
-        _send(connection, self._inserts[table], rows)
+        if table not in _BY_DAY:
+            _send(connection, self._inserts[table], rows)
+            return
+        if table == tables.plans.name:
+            self._note_days(connection, rows)
+        days = self._days
+        if isinstance(days, int) and days in self._partitions:
+            with self._forgetting_partitions():
+                _send(connection, self._into_day(table, days), rows)
+        else:
+            of = (days if isinstance(days, int) else days[row[_FENCE]] for row in rows)
+            _send(connection, self._inserts[table], [(*row, day) for row, day in zip(rows, of, strict=True)])
 
     def change(self, connection: sa.Connection, name: str, rows: Sequence[Row]) -> None:
         days = self._run_days.condition(rows[0][0], [row[_FENCE] for row in rows]) if name in self._of_plans else ""
@@ -112,21 +132,14 @@ class PostgresqlWriter:
         connection.exec_driver_sql(self._apply[name] + condition)
         connection.info[_MOVED] += len(rows)
 
-    def _with_plans_days(self, connection: sa.Connection, rows: Sequence[Row]) -> list[Row]:
-        """Rows of plans with their days; the rows of lanes and runner-ups that follow belong to these plans."""
+    def _note_days(self, connection: sa.Connection, rows: Sequence[Row]) -> None:
+        """Of rows of plans; the rows of lanes and runner-ups that follow belong to these plans."""
         days = [row[_COMMITTED_AT] // DAY_US for row in rows]
         fences = [row[_FENCE] for row in rows]
         self._run_days.note(rows[0][0], fences, days)
-        self._day_of = days[0] if days.count(days[0]) == len(days) else dict(zip(fences, days, strict=True))
-        for day in set(days) - self._found_days:
+        self._days = days[0] if days.count(days[0]) == len(days) else dict(zip(fences, days, strict=True))
+        for day in set(days) - self._partitions - self._without_partitions:
             self._look_for_partition(connection, day)
-        return [(*row, day) for row, day in zip(rows, days, strict=True)]
-
-    def _with_days(self, rows: Sequence[Row]) -> list[Row]:
-        day_of = self._day_of
-        if isinstance(day_of, dict):
-            return [(*row, day_of[row[_FENCE]]) for row in rows]
-        return [(*row, day_of) for row in rows]
 
     def _look_for_partition(self, connection: sa.Connection, day: int) -> None:
         """Make the day's partitions unless the recorder's housekeeping has, as it does ahead of time.
@@ -135,9 +148,26 @@ class PostgresqlWriter:
         cannot have one has its rows in the default partition, and is not tried again.
         """
         date, today = date_of(day), self._today()
-        wanted = -_OLDEST_DAY_MADE <= (date - today).days <= DAYS_AHEAD
-        if not wanted or has_partition(connection, date) or not add_day(connection, date):
-            self._found_days.add(day)
+        if has_partition(connection, date, to_insert=True):
+            self._partitions.add(day)
+        elif not -_OLDEST_DAY_MADE <= (date - today).days <= DAYS_AHEAD or not add_day(connection, date):
+            self._without_partitions.add(day)
+
+    def _into_day(self, table: str, day: int) -> _Copy:
+        """Into the partition, which knows its day: that spares a column of every row, and finding its place."""
+        plain = self._inserts[table]
+        name = partition_name(table, date_of(day))
+        columns = plain.columns[:-1]
+        return _Copy(f"COPY {name} ({', '.join(columns)}) FROM STDIN (FORMAT BINARY)", plain.types[:-1], columns)
+
+    @contextlib.contextmanager
+    def _forgetting_partitions(self) -> Iterator[None]:
+        """A partition that is gone, or that this user may no longer write, is not written to again."""
+        try:
+            yield
+        except exc.ProgrammingError:
+            self._partitions.clear()
+            raise
 
 
 def _send(connection: sa.Connection, copy: _Copy, rows: Sequence[Row]) -> None:
@@ -164,8 +194,9 @@ def _staging(name: str) -> str:
 
 
 def _copy(table: str, columns: Sequence[sa.Column[Any]], dialect: sa.Dialect) -> _Copy:
-    names = ", ".join(dialect.identifier_preparer.quote(column.name) for column in columns)
-    return _Copy(f"COPY {table} ({names}) FROM STDIN (FORMAT BINARY)", tuple(map(_wire_type, columns)))
+    names = tuple(dialect.identifier_preparer.quote(column.name) for column in columns)
+    text = f"COPY {table} ({', '.join(names)}) FROM STDIN (FORMAT BINARY)"
+    return _Copy(text, tuple(map(_wire_type, columns)), names)
 
 
 def _create(table: str, columns: Sequence[sa.Column[Any]], dialect: sa.Dialect) -> str:

@@ -83,10 +83,14 @@ def days_with_partitions(connection: sa.Connection) -> list[dt.date]:
     return sorted(dt.datetime.strptime(match[1], "%Y%m%d").date() for match in found if match)
 
 
-def has_partition(connection: sa.Connection, day: dt.date) -> bool:
-    """Whether the day has partitions; one of the three tables answers for all, as they come and go together."""
-    name = partition_name(PARTITIONED[0], day)
-    return bool(connection.exec_driver_sql("SELECT to_regclass(%s) IS NOT NULL", (name,)).scalar_one())
+def has_partition(connection: sa.Connection, day: dt.date, *, to_insert: bool = False) -> bool:
+    """Whether the day has partitions; one of the three tables answers for all, as they come and go together.
+
+    `to_insert`: ones that this user may write to without going through the table.
+    """
+    condition = "has_table_privilege(inhrelid, 'INSERT')" if to_insert else "true"
+    query = f"SELECT EXISTS (SELECT 1 FROM pg_inherits WHERE inhrelid = to_regclass(%s) AND {condition})"
+    return bool(connection.exec_driver_sql(query, (partition_name(PARTITIONED[0], day),)).scalar_one())
 
 
 def add_day(connection: sa.Connection, day: dt.date) -> bool:
@@ -126,6 +130,7 @@ def _attach(connection: sa.Connection, table: str, day: dt.date) -> None:
     """Made by itself first: CREATE TABLE … PARTITION OF would lock out everybody who reads or writes the table."""
     name, following = partition_name(table, day), day + dt.timedelta(days=1)
     connection.exec_driver_sql(f"CREATE TABLE {name} (LIKE {table} INCLUDING DEFAULTS)")
+    connection.exec_driver_sql(f"ALTER TABLE {name} ALTER COLUMN {RECORDED_ON.name} SET DEFAULT '{day}'")
     if table == PARTITIONED[0]:
         connection.exec_driver_sql(
             f"ALTER TABLE {name} ADD CONSTRAINT {name}_committed_at"

@@ -17,6 +17,7 @@ from service.recorder import copying
 from service.recorder.days import RunDays, date_of
 from service.recorder.sql_sink import SqlSink
 from service.store.database import open_database, read_transaction, upgrade, write_transaction
+from service.store.errors import StoreError
 from service.store.partitions import (
     PARTITIONED,
     add_day,
@@ -24,6 +25,7 @@ from service.store.partitions import (
     drop_day,
     has_partition,
     lock_for_dropping,
+    partition_name,
     start_of,
 )
 from service.store.tables import metadata, plan_lanes, plan_minutes, plans, requests
@@ -188,6 +190,45 @@ def test_a_partition_made_in_a_batch_that_is_undone_is_made_again(postgresql, tm
     sink._step = lambda _name: None
     sink.deliver(items)
     assert {place for _, _, place, _ in days(postgresql)["plans"]} == {f"plans_{YESTERDAY:%Y%m%d}"}
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("how", ["dropped", "detached"])
+def test_a_partition_that_goes_while_it_is_written_to_costs_one_attempt(postgresql, tmp_path, make, how):
+    """Retention drops a day that is far behind, or an operator takes it away; what follows is stored all the same."""
+    make.write_frames(tmp_path, frames(make, 6)[:8])  # three plans before midnight, and what belongs to them
+    reader = JournalReader(tmp_path)
+    sink = SqlSink(postgresql, reader.journal_id)
+    reader.position = sink.resume()
+    reader.close()
+    items = make.batches(tmp_path)
+    for item in items[:6]:  # the start, the requests, and two plans: the partition was looked for twice
+        sink.deliver([item])
+    name = partition_name("plans", YESTERDAY)
+    with write_transaction(postgresql) as connection:
+        if how == "dropped":
+            lock_for_dropping(connection)
+            assert drop_day(connection, YESTERDAY)
+        else:
+            connection.exec_driver_sql(f"ALTER TABLE plans DETACH PARTITION {name}; DROP TABLE {name}")
+    with pytest.raises(StoreError):
+        sink.deliver(items[6:])
+    assert sink.deliver(items[6:]).lost == 0
+    assert [row["fence"] for row in make.rows(postgresql, plans)] == [3]
+
+
+@pytest.mark.postgresql
+def test_rows_go_straight_into_their_partition_once_it_is_known(postgresql, tmp_path, make, monkeypatch):
+    copies = []
+    send = copying._send
+    monkeypatch.setattr(copying, "_send", lambda one, copy, rows: (copies.append(copy), send(one, copy, rows)))
+    make.write_frames(tmp_path, frames(make, 6))
+    make.drain(postgresql, tmp_path, 1)
+    into = [copy.text.split()[1] for copy in copies if copy.text.startswith("COPY plans")]
+    day, next_day = partition_name("plans", YESTERDAY), partition_name("plans", TODAY)
+    assert into == ["plans", day, day, "plans", next_day, next_day]
+    of_plans = [copy for copy in copies if copy.text.startswith("COPY plans")]
+    assert ["recorded_on" in copy.columns for copy in of_plans] == [name == "plans" for name in into]
 
 
 @pytest.mark.postgresql
