@@ -7,9 +7,11 @@ What clients choose makes no series: a path that is no route has an empty `http_
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from litestar.enums import ScopeType
-from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
 from prometheus_client import Histogram
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"})
@@ -50,11 +52,11 @@ class HttpMetrics:
             self._seconds.labels(route_of(scope), method, status).observe(time.perf_counter() - began)
 
 
-def route_of(scope: HTTPScope) -> str:
+def route_of(scope: Mapping[str, object]) -> str:
     """The template of the route that answered; empty where none did."""
-    if "route_handler" not in scope:
+    handler: Any = scope.get("route_handler")
+    if handler is None:
         return ""
-    handler = scope["route_handler"]
     if getattr(handler, "is_mount", False):  # its template is not in the scope, and its paths are the mounted app's
-        return min(handler.paths)
-    return scope.get("path_template", "")
+        return str(min(handler.paths))
+    return str(scope.get("path_template", ""))
