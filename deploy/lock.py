@@ -1,4 +1,5 @@
-"""Writes requirements/lock.txt: every dependency but torch and the model, with the hashes of all platforms' files.
+"""Writes requirements/lock.txt: every dependency but torch and the model, with the hashes of all platforms' files; and
+requirements/cuda12.txt, cuda13.txt: what pyproject.toml's extras of these names need beside that.
 
 Run by `make lock`. Only the package index is asked: pip's configuration files, extra indexes and local folders of
 wheels are ignored, so the lock is the same on every machine. torch is left out because people choose its wheel index
@@ -57,17 +58,53 @@ def main() -> int:
         work = pathlib.Path(folder)
         (work / "pyproject-dependencies.in").write_text("\n".join(runtime_requirements()) + "\n", encoding="utf-8")
         (work / "dev.in").write_bytes((ROOT / "requirements" / "dev.in").read_bytes())
-        if lock.exists() and "--upgrade" not in sys.argv[1:]:
-            (work / "lock.txt").write_bytes(lock.read_bytes())
-        command = [sys.executable, "-m", "piptools", "compile", *OPTIONS, *sys.argv[1:]]
-        command += ["--output-file=lock.txt", "pyproject-dependencies.in", "dev.in"]
-        done = subprocess.run(command, cwd=work, env=index_environment(), check=False)
-        if done.returncode != 0:
-            return done.returncode
-        body = (work / "lock.txt").read_text(encoding="utf-8")
-    lock.write_text(HEADER + body.removeprefix(HEADER), encoding="utf-8")
-    print(f"wrote {lock.relative_to(ROOT)}: {len(re.findall('^[a-z0-9]', body, re.MULTILINE))} packages")
+        body = resolved(work, lock, ["pyproject-dependencies.in", "dev.in"])
+        if body is None:
+            return 1
+        write(lock, body)
+        (work / "lock.pins").write_text("\n".join(re.findall(r"^[A-Za-z0-9][^\s;\\]*", body, re.MULTILINE)) + "\n")
+        for extra, asked in extras().items():
+            (work / f"{extra}.in").write_text("\n".join(asked) + "\n", encoding="utf-8")
+            own = ROOT / "requirements" / f"{extra}.txt"
+            found = resolved(work, own, ["--constraint=lock.pins", f"{extra}.in"])
+            if found is None:
+                return 1
+            write(own, without(found, package_names(body)))
     return 0
+
+
+def extras() -> dict[str, list[str]]:
+    """The optional dependencies of pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    found: dict[str, list[str]] = project["optional-dependencies"]
+    return found
+
+
+def resolved(work: pathlib.Path, target: pathlib.Path, arguments: list[str]) -> str | None:
+    """What pip-compile finds, beginning from the versions in `target`; None when it failed, having said why."""
+    result = work / target.name
+    if target.exists() and "--upgrade" not in sys.argv[1:]:
+        result.write_bytes(target.read_bytes())
+    command = [sys.executable, "-m", "piptools", "compile", *OPTIONS, *sys.argv[1:], f"--output-file={target.name}"]
+    done = subprocess.run([*command, *arguments], cwd=work, env=index_environment(), check=False)
+    return result.read_text(encoding="utf-8").removeprefix(HEADER) if done.returncode == 0 else None
+
+
+def package_names(body: str) -> set[str]:
+    """The packages of a lock."""
+    return set(re.findall(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==", body, re.MULTILINE))
+
+
+def without(body: str, names: set[str]) -> str:
+    """A lock less some of its packages."""
+    parts = re.split(r"^(?=[A-Za-z0-9])", body, flags=re.MULTILINE)
+    return "".join(part for part in parts if not package_names(part) & names)
+
+
+def write(target: pathlib.Path, body: str) -> None:
+    """Write a lock, and say so."""
+    target.write_text(HEADER + body, encoding="utf-8")
+    print(f"wrote {target.relative_to(ROOT)}: {len(package_names(body))} packages")
 
 
 if __name__ == "__main__":

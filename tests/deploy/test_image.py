@@ -9,6 +9,7 @@ import os
 import pathlib
 import re
 import subprocess
+import tomllib
 import types
 
 import pytest
@@ -135,6 +136,17 @@ def test_the_servers_part_of_the_lock_has_nothing_of_the_tests(cut):
     assert cut["runtime.txt"].count("--hash=sha256:") > len(names)
     assert all(line in lock for line in cut["runtime.txt"].splitlines())
     assert re.fullmatch(r"torch==[0-9.]+\n", cut["torch.txt"])
+
+
+@pytest.mark.parametrize("extra", ["cuda12", "cuda13"])
+def test_what_a_gpu_needs_is_locked_beside_the_servers_part(runtime_lock, extra):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = {canonicalize_name(Requirement(line).name) for line in project["optional-dependencies"][extra]}
+    packages = runtime_lock.entries((ROOT / "requirements" / f"{extra}.txt").read_text(encoding="utf-8"))
+    assert asked <= set(packages)
+    assert all("--hash=sha256:" in text for text in packages.values())
+    locked = runtime_lock.entries((ROOT / "requirements" / "lock.txt").read_text(encoding="utf-8"))
+    assert not set(packages) & set(locked)
 
 
 @pytest.fixture
