@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import msgspec
@@ -10,6 +11,7 @@ from gpu.device import FrameResult, LaneResult, TokenLogprobs
 from scheduler.catalog import MAX_DURATION_NS
 from scheduler.plans import PlanLane, Role
 from scheduler.records import CompletionRecord, ExecutionTiming, FinishReason, GeneratedToken, RequestHandle
+from scheduler.shapes import GraphKind
 from service.engine.core import Core, InFlight
 from service.engine.drafts import COPY, LEARNED, note_round, offer_copies
 from service.engine.requests import EngineRequest
@@ -177,7 +179,14 @@ def _entry(scores: TokenLogprobs) -> TokenScore:
 
 def _outcomes(lanes: Sequence[_Lane], frame: InFlight, committed: dict[RequestHandle, int]) -> list[LaneOutcome]:
     """What the journal keeps of each lane. A learned round drafts at every depth, whatever is then verified."""
-    depth = frame.plan.shape.draft_depth
+    if frame.plan.shape.kind is GraphKind.DECODE and len(committed) == len(lanes):
+        return _one_token_each(len(lanes))
+    return _outcome_of_each(lanes, frame.plan.shape.draft_depth, committed)
+
+
+def _outcome_of_each(
+    lanes: Sequence[_Lane], depth: int, committed: dict[RequestHandle, int]
+) -> list[LaneOutcome]:
     outcomes = []
     for number, lane in enumerate(lanes):
         record = lane.record
@@ -190,6 +199,12 @@ def _outcomes(lanes: Sequence[_Lane], frame: InFlight, committed: dict[RequestHa
         drafted = depth if source == LEARNED else offered if source == COPY else 0
         outcomes.append(LaneOutcome(number, consumed, tokens, record.accepted_tokens, offered, drafted))
     return outcomes
+
+
+@functools.cache
+def _one_token_each(lanes: int) -> list[LaneOutcome]:
+    """What most frames did; the same list each time, which nobody changes."""
+    return [LaneOutcome(number, 0, 1, 0) for number in range(lanes)]
 
 
 def _note_rounds(core: Core, lanes: Sequence[_Lane], outcomes: Sequence[LaneOutcome]) -> None:
