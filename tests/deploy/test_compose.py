@@ -158,6 +158,13 @@ def test_every_mounted_file_is_in_the_repository_and_read_only(service):
             assert pathlib.Path(mount["source"]).exists(), mount["source"]
 
 
+def test_grafana_opens_with_a_dashboard_that_is_mounted():
+    grafana = stack()["services"]["grafana"]
+    home = pathlib.PurePath(grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
+    mounted = {mount["target"]: mount["source"] for mount in grafana["volumes"]}
+    assert (pathlib.Path(mounted[str(home.parent)]) / home.name).exists()
+
+
 def test_every_volume_network_and_secret_is_used():
     services = stack()["services"].values()
     mounts = [mount for service in services for mount in service.get("volumes", [])]
