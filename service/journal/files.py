@@ -31,6 +31,7 @@ from service.journal.segments import (
     segment_numbers,
     segment_path,
 )
+from service.journal.status import BudgetTaken
 
 SHORT_BYTES = 1 << 20
 """Of a segment that is reserved on the spot; more only where one frame needs it."""
@@ -125,7 +126,7 @@ class Keeper:
         self._spare: int | None = None
         self._promised_bytes = 0
         self._newest: OpenSegment | None = None
-        self._refused = 0
+        self._refused: OSError | None = None
         self._retired: dict[int, OpenSegment] = {}
         self._closing = -1
         self._unfreed = (0, 0)
@@ -167,8 +168,8 @@ class Keeper:
 
     def _take_short(self, number: int, needed_bytes: int, header_of: Callable[[int], bytes]) -> OpenSegment:
         self.request(spare=True)
-        if self._refused:
-            raise OSError(self._refused, os.strerror(self._refused))
+        if self._refused is not None:
+            raise type(self._refused)(*self._refused.args)
         size = min(self._segment_bytes, max(SHORT_BYTES, -(-needed_bytes // HEADER_BYTES) * HEADER_BYTES))
         path = self._directory / FRESH_FILE
         with self._files:
@@ -190,13 +191,15 @@ class Keeper:
         return OpenSegment(number, fd, mapped, size)
 
     def refuse(self, error: OSError) -> None:
-        """The disk is full or broken: no segment is reserved on the spot until the keeper could reserve a spare."""
-        self._refused = error.errno or errno.EIO
+        """The disk or the budget is full, or the disk broken: no segment is reserved on the spot until the keeper
+        could reserve a spare.
+        """
+        self._refused = error
 
     @property
     def refuses(self) -> bool:
         """Whether the last attempt to get disk space failed."""
-        return self._refused != 0
+        return self._refused is not None
 
     def retire(self, segment: OpenSegment) -> None:
         """Sync and close a segment that is written no more."""
@@ -269,11 +272,13 @@ class Keeper:
             return
         finally:
             self._promised_bytes = 0
-        self._refused = 0
+        self._refused = None
         self._spare = fd
 
     def _make_room(self, size: int) -> None:
-        """Remove the oldest segments until a file of `size` bytes fits into the budget. Raises OSError if none does."""
+        """Remove the oldest segments until a file of `size` bytes fits into the budget. Raises BudgetTaken if it never
+        does.
+        """
         sizes = self._sizes()
         total = sum(sizes.values()) + self._spare_bytes() + self._unfreed_bytes()
         numbers = list(sizes)
@@ -288,7 +293,7 @@ class Keeper:
         if total + size > self._budget_bytes and numbers and self._newest is None:
             total -= self._cut(numbers[-1], sizes[numbers[-1]])
         if total + size > self._budget_bytes:
-            raise OSError(errno.EDQUOT, "the journal's budget is taken by segments that cannot be removed")
+            raise BudgetTaken(errno.EDQUOT, "the journal's budget is taken by segments that cannot be removed")
 
     def _evict(self, number: int, following: int) -> bool:
         """Remove a segment, and count its records unless the recorder was faster. Whether it is gone."""

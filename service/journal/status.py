@@ -21,7 +21,7 @@ CAUSES = (*LOSSES, SYNC_FAILED)
 WARNINGS = {
     DISK_FULL: "the trace is losing records: disk full",
     WRITE_FAILED: "the trace is losing records: the journal cannot be written",
-    OVER_BUDGET: "the trace is losing records: undelivered ones were removed to keep --journal-budget",
+    OVER_BUDGET: "the trace is losing records: --journal-budget does not hold what the recorder has not delivered yet",
     UNWRITABLE: "the trace is losing records: some cannot be encoded or do not fit into a segment",
     SYNC_FAILED: "the journal cannot be synced to disk: a power cut may lose more than --journal-sync-ms",
 }
@@ -32,8 +32,14 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _log = logging.getLogger(__name__)
 
 
+class BudgetTaken(OSError):
+    """The journal's own budget has no room for a segment, because others cannot be removed; the disk may have it."""
+
+
 def cause_of(error: OSError) -> str:
-    """DISK_FULL, also for a quota or a size limit; WRITE_FAILED for everything else."""
+    """DISK_FULL, also for a disk's quota or a size limit; OVER_BUDGET for BudgetTaken; WRITE_FAILED for the rest."""
+    if isinstance(error, BudgetTaken):
+        return OVER_BUDGET
     return DISK_FULL if error.errno in _FULL else WRITE_FAILED
 
 

@@ -111,7 +111,7 @@ class JournalWriter:
 
     def status(self) -> JournalStatus:
         """What went wrong so far, and whether it still does."""
-        lost = {**self._lost, OVER_BUDGET: self._keeper.newly_evicted}
+        lost = {**self._lost, OVER_BUDGET: self._lost[OVER_BUDGET] + self._keeper.newly_evicted}
         return JournalStatus(lost, self._keeper.sync_failures, self._stuck if self._keeper.refuses else None)
 
     def append(self, records: Sequence[Record], last_fence: int) -> None:

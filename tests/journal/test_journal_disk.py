@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ import pytest
 
 from service.journal import writer as writer_module
 from service.journal.segments import SegmentFile, segment_numbers, segment_path
+from service.journal.status import WARNINGS
 
 
 def test_a_full_disk_costs_records_and_not_the_engine(open_writer, helpers, tmp_path, monkeypatch, disk):
@@ -116,3 +118,25 @@ def test_making_room_reads_headers_only(open_writer, helpers, monkeypatch):
     for fence in range(1, 201):
         writer.append([helpers.plan(fence), *helpers.filler(fence, 800)], fence)
     assert writer.status().lost["over_budget"] == writer.lost_records > 0
+
+
+def test_a_budget_whose_segments_cannot_be_removed_is_not_called_a_full_disk(open_writer, helpers, monkeypatch):
+    """The directory may not be changed any more: what is over budget stays, and the disk has room."""
+    monkeypatch.setattr(writer_module, "RETRY_NS", 0)
+    writer = open_writer(budget_bytes=256 << 10)
+    monkeypatch.setattr(pathlib.Path, "unlink", _refused)
+    for fence in range(1, 401):
+        writer.append([helpers.plan(fence), *helpers.filler(fence, 800)], fence)
+    helpers.wait_until(lambda: writer.status().stuck is not None)
+    assert writer.status().stuck == "over_budget"
+    assert writer.status().lost["disk_full"] == 0
+    assert writer.status().lost["over_budget"] == writer.lost_records > 0
+    assert "disk" not in WARNINGS["over_budget"]
+    monkeypatch.undo()
+    writer.sync_if_due(writer._synced_ns + 1)
+    helpers.wait_until(lambda: writer.status().stuck is None)
+    writer.append([helpers.plan(401)], 401)
+
+
+def _refused(path, **_):
+    raise PermissionError(13, "Permission denied", str(path))
