@@ -184,9 +184,7 @@ def _outcomes(lanes: Sequence[_Lane], frame: InFlight, committed: dict[RequestHa
     return _outcome_of_each(lanes, frame.plan.shape.draft_depth, committed)
 
 
-def _outcome_of_each(
-    lanes: Sequence[_Lane], depth: int, committed: dict[RequestHandle, int]
-) -> list[LaneOutcome]:
+def _outcome_of_each(lanes: Sequence[_Lane], depth: int, committed: dict[RequestHandle, int]) -> list[LaneOutcome]:
     outcomes = []
     for number, lane in enumerate(lanes):
         record = lane.record
