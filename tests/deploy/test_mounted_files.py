@@ -15,11 +15,10 @@ from promtool import INSTRUCTION
 from service.store.database import upgrade
 from service.store.tables import metadata
 from tests.deploy.private_cluster import INIT, private_cluster, run_init
-from tests.deploy.stack_files import ROOT, stack
+from tests.deploy.stack_files import HAPROXY, ROOT, stack
 
 DEPLOY = ROOT / "deploy"
 WRITABLE = "SET transaction_read_only = off"
-HAPROXY = "the gateway's file is checked by haproxy (Debian: apt-get install haproxy)"
 
 
 def read(name: str) -> dict:

@@ -25,8 +25,7 @@ from waiting import free_port, wait_until
 
 from service.load.server import byte_model, catalog_csv
 from tests.deploy.private_cluster import private_cluster
-from tests.deploy.stack_files import ROOT, replaced, stack
-from tests.deploy.test_mounted_files import HAPROXY
+from tests.deploy.stack_files import HAPROXY, ROOT, replaced, stack
 from tests.e2e.helios_server import HeliosServer
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.prometheus, pytest.mark.timeout(300)]
