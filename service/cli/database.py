@@ -16,7 +16,7 @@ from service.cli.serve import TYPES, description, resolve_settings
 from service.settings import Settings
 from service.store.database import DatabaseStatus, check, open_database, read_transaction, upgrade
 from service.store.errors import StoreError
-from service.store.retention import Limits, Pruner, plans_to_delete
+from service.store.retention import PLANS_KEPT, Limits, Pruner, plans_to_delete
 from service.store.size import used_bytes
 
 _TO_DO = {
@@ -89,7 +89,8 @@ def prune_command(
     """Delete what the store may no longer keep, as the server does on its own; it may run meanwhile.
 
     Limits that are not given are those of helios serve. What is deleted makes room for new rows; a SQLite file does not
-    get smaller by it.
+    get smaller by it. The last 1,000 plans of a run that has not ended stay whatever the limits, and so does a plan in
+    flight. PostgreSQL counts the age in whole days (UTC), and drops a day at once.
     """
     given = {"retention_days": retention_days, "retention_bytes": retention_bytes}
     try:
@@ -105,6 +106,11 @@ def prune_command(
         return
     counts = ", ".join(f"{done[name]} {text}" for name, text in _PRUNED.items())
     click.echo(f"{status.address}: deleted {counts}; {done['used_bytes'] / 1e6:.1f} MB are in use")
+    if done["plans_over_limits"]:
+        click.echo(
+            f"about {done['plans_over_limits']} plans are over the limits and stay: those in flight, and the last"
+            f" {PLANS_KEPT} of each run that has not ended, which a server may still write to"
+        )
 
 
 _PRUNED = {"plans": "plans", "requests": "requests", "log_rows": "rows of the decision log", "minutes": "roll-ups"}
@@ -123,8 +129,9 @@ def _prune(settings: Settings) -> dict[str, int]:
                 total.update({name: getattr(step, name) for name in _PRUNED})
                 show(total["plans"])
                 time.sleep(pruner.pause_s)
+        left = {"plans_over_limits": plans_to_delete(engine, limits, now)}
         with read_transaction(engine) as connection:
-            return {name: total[name] for name in _PRUNED} | {"used_bytes": used_bytes(connection)}
+            return {name: total[name] for name in _PRUNED} | {"used_bytes": used_bytes(connection)} | left
     finally:
         engine.dispose()
 

@@ -49,7 +49,23 @@ def test_what_is_too_old_goes(helios, filled):
 def test_it_says_what_it_did(helios, filled):
     result = helios("db", "prune", "--database", filled, "--retention-days", "1")
     assert "deleted 8 plans, 2 requests, 0 rows of the decision log, 0 roll-ups; " in result.stdout
-    assert "deleted 0 plans" in helios("db", "prune", "--database", filled, "--retention-days", "1").stdout
+    again = helios("db", "prune", "--database", filled, "--retention-days", "1").stdout
+    assert "deleted 0 plans" in again
+    assert "stay" not in again
+
+
+def test_it_says_that_a_run_which_has_not_ended_keeps_its_last_plans(helios, filled):
+    engine = open_database(filled)
+    with write_transaction(engine) as connection:
+        connection.execute(engine_runs.update().values(ended_at=None))
+    engine.dispose()
+    limits = ("db", "prune", "--database", filled, "--retention-days", "4")
+    said = helios(*limits).stdout
+    assert "deleted 0 plans" in said
+    assert "about 8 plans are over the limits and stay" in said
+    assert "the last 1000 of each run that has not ended" in said
+    assert json.loads(helios(*limits, "--json").stdout)["plans_over_limits"] == 8
+    assert count(filled) == 40
 
 
 def test_the_limits_of_the_server_are_the_defaults(helios, filled):
