@@ -82,6 +82,7 @@ class OtlpSink:
         self._losses: dict[tuple[str | None, str], SpanLoss] = {}
         self._undeclared: set[tuple[str | None, str]] = set()
         self._away = False
+        self._uncounted = 0
         self._resumed: str | None = None
         self.run_id: str | None = None
         self.run_open = False
@@ -132,12 +133,16 @@ class OtlpSink:
             self._sent = items[-1].position
             self._unsaved = _Progress(self._sent, self._needed(self._sent))
             self._save()
-        return Delivery(delivered, lost_records, sum(one.spans for one in lost))
+        lost_spans = self._uncounted + sum(one.spans for one in lost)
+        self._uncounted = 0
+        return Delivery(delivered, lost_records, lost_spans)
 
     def close_lost_run(self) -> None:
         """The writer is gone without a last word: what is open ends as lost."""
         state = self._open.copy()
-        self._note(self._send(state, state.lose_all(), ()))
+        lost = self._send(state, state.lose_all(), ())
+        self._note(lost)
+        self._uncounted += sum(one.spans for one in lost)  # with the next delivery
         self._open, self.run_open = state, False
         if self._sent is not None:
             self._unsaved = _Progress(self._sent, self._sent)

@@ -243,3 +243,16 @@ def test_sampling_decides_what_is_sent_and_not_what_is_stored(
     assert {attributes(span)["helios.plan.fence"] for span in collector.named("helios.plan")} == sent_plans
     assert {row["request_id"] for row in make.rows(store, requests)} == {"off", "on", "none"}
     assert shipper.lost == 0
+
+
+def test_what_is_given_up_at_the_end_of_a_lost_run_is_counted_with_the_next_delivery(store, tmp_path, make, collector):
+    make.write_frames(tmp_path, [[make.started(), make.arrived("a"), make.plan(1, ["a"])]])
+    collector.answers = [503] * 99
+    shipper = Shipper(store, tmp_path, collector.url, make, limit=-1)  # nothing may wait
+    shipper.run()
+    shipper.sink.close_lost_run()
+    assert shipper.lost == 0
+    make.write_frames(tmp_path, make.story(2, run_id="run-2"), "run-2")
+    shipper.run()
+    declared = sum(int(row["reason"].split()[0]) for row in make.rows(store, trace_gaps))
+    assert declared == shipper.lost == 2 + 2 + 2 + 1
