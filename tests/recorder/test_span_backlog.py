@@ -147,21 +147,21 @@ def test_what_was_given_up_is_declared_once_across_a_restart(store, tmp_path, ma
     assert len(collector.spans) + declared == PLANS + 2 + 1
 
 
-def test_a_store_that_is_down_neither_loses_a_span_nor_declares_one(store, tmp_path, make, collector, monkeypatch):
+def test_a_store_that_is_down_neither_loses_a_span_nor_declares_one(any_store, tmp_path, make, collector, monkeypatch):
     make.write_frames(tmp_path, long_story(make, 40), segment_bytes=SEGMENT)
     collector.answers = [partial_success(2)]
-    shipper = Shipper(store, tmp_path, collector.url, make, limit=1 << 30)
+    shipper = Shipper(any_store, tmp_path, collector.url, make, limit=1 << 30)
     monkeypatch.setattr("service.recorder.otlp_sink.store_offset", broken)
     assert shipper.turn()
-    assert (make.rows(store, trace_gaps), make.rows(store, journal_offsets)) == ([], [])
+    assert (make.rows(any_store, trace_gaps), make.rows(any_store, journal_offsets)) == ([], [])
     monkeypatch.undo()
     shipper.sink.idle()
-    (gap,) = make.rows(store, trace_gaps)
+    (gap,) = make.rows(any_store, trace_gaps)
     assert gap["reason"] == "2 spans were not sent: the collector refused them"
-    assert OTLP_SINK in {row["sink"] for row in make.rows(store, journal_offsets)}
+    assert OTLP_SINK in {row["sink"] for row in make.rows(any_store, journal_offsets)}
     collector.answers = [400] * 5  # twenty spans, then ten, five, two, and one alone
     shipper.run()
-    (gap,) = make.rows(store, trace_gaps)  # the same row has grown
+    (gap,) = make.rows(any_store, trace_gaps)  # the same row has grown
     assert int(gap["reason"].split()[0]) == shipper.lost > 2
 
 
