@@ -1,11 +1,12 @@
 """What retention costs: time and CPU of its steps, and how long a writer beside it waits.
 
-    python benchmarks/bench_retention.py [--plans 20000] [--lanes 8] [--database URL] [--json]
+    python benchmarks/bench_retention.py [--plans 20000] [--lanes 8] [--database URL] [--one-by-one] [--json]
 
 Fills a new SQLite file (or `--database`: an empty PostgreSQL database) with a run that has ended, every plan with its
-lanes and four alternatives, deletes all of it as the recorder does, and meanwhile writes a row every 10 ms in
-transactions of its own. The same writer is measured first without any deletion. CPU is that of this process and of the
-deleting thread alone: all of it on SQLite, the client's part on PostgreSQL.
+lanes and four alternatives; on PostgreSQL into the partitions of its day, or with `--one-by-one` into none, so that
+plans are deleted as in the day in which a limit of size falls. Deletes all of it as the recorder does, and meanwhile
+writes a row every 10 ms in transactions of its own. The same writer is measured first without any deletion. CPU is
+that of this process and of the deleting thread alone: all of it on SQLite, the client's part on PostgreSQL.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from service.store.database import open_database, upgrade, write_transaction
+from service.store.partitions import PARTITIONED, add_day, has_days
 from service.store.retention import Limits, Pruner
 from service.store.tables import engine_runs, plan_alternatives, plan_lanes, plans, trace_gaps
 
@@ -50,8 +52,10 @@ def plain_row(table: sa.Table) -> Row:
     return found
 
 
-def fill(engine: sa.Engine, count: int, lanes: int) -> None:
-    """A run of `count` plans at 1,000 a second, long ago."""
+def fill(engine: sa.Engine, count: int, lanes: int, day: dt.date | None) -> None:
+    """A run of `count` plans at 1,000 a second, long ago; `day`: in whose partitions, None for none."""
+    if day is not None:
+        _write_into(engine, day)
     with write_transaction(engine) as connection:
         connection.execute(engine_runs.insert(), {**plain_row(engine_runs), "run_id": "run-1"})
     plan, lane, other = plain_row(plans), plain_row(plan_lanes), plain_row(plan_alternatives)
@@ -72,6 +76,14 @@ def fill(engine: sa.Engine, count: int, lanes: int) -> None:
                 )
             for rank in range(1, ALTERNATIVES + 1):
                 connection.execute(plan_alternatives.insert(), [{**other, **key, "rank": rank} for key in keys])
+
+
+def _write_into(engine: sa.Engine, day: dt.date) -> None:
+    """Make a row that does not name its day go to this one."""
+    with write_transaction(engine) as connection:
+        assert add_day(connection, day)
+        for table in PARTITIONED:
+            connection.exec_driver_sql(f"ALTER TABLE {table} ALTER COLUMN recorded_on SET DEFAULT '{day}'")
 
 
 _MILLISECOND = dt.timedelta(milliseconds=1)
@@ -119,13 +131,15 @@ def main() -> None:
     parser.add_argument("--plans", type=int, default=20_000)
     parser.add_argument("--lanes", type=int, default=8)
     parser.add_argument("--database", help="an empty PostgreSQL database; without it a new SQLite file")
+    parser.add_argument("--one-by-one", action="store_true", help="on PostgreSQL: no partition of their day")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         url = options.database or f"{folder}/helios.db"
         upgrade(url)
         engine = open_database(url)
-        fill(engine, options.plans, options.lanes)
+        by_day = has_days(engine) and not options.one_by_one
+        fill(engine, options.plans, options.lanes, BEGAN.date() if by_day else None)
         alone = beside_writer(engine, lambda: time.sleep(3))
         steps: list[Row] = []
         began = time.perf_counter()

@@ -4,8 +4,9 @@ Purpose: retention drops a day whole instead of deleting its rows one by one, an
     days. recorded_on is the UTC day of the plan's committed_at, in all three tables. Each day that holds plans gets a
     partition, and today and two days more; the default partition takes rows of other days. SQLite stays as it is.
 Locks: PostgreSQL locks the three tables against everybody until the step ends: their rows are copied and indexed
-    again. Stop the server first. It takes about as long as restoring these tables from a dump, and as much
-    free disk as they and their indexes use, until it ends; `helios db prune` before it makes both smaller.
+    again. Stop the server first. It takes about as long as restoring these tables from a dump (437 MB
+    of 100,000 plans took 41 s on two busy cores), and as much free disk as they and their indexes use, until it ends;
+    `helios db prune` before it makes both smaller.
     The views plan_timeline and request_timeline are replaced in place, so that views on top of them stay; a view of
     an operator's own directly on one of the tables is named and stops the step. Grants on the tables and their
     indexes, an operator's own included, are carried over; triggers and rules are not.
