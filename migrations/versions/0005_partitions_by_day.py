@@ -183,9 +183,7 @@ def _set_aside(connection: sa.Connection, table: str) -> tuple[str, list[str]]:
 
 def _add_partition(connection: sa.Connection, table: str, day: dt.date) -> None:
     name, following = f"{table}_{day:%Y%m%d}", day + dt.timedelta(days=1)
-    connection.exec_driver_sql(
-        f"CREATE TABLE {name} PARTITION OF {table} FOR VALUES FROM ('{day}') TO ('{following}')"
-    )
+    connection.exec_driver_sql(f"CREATE TABLE {name} PARTITION OF {table} FOR VALUES FROM ('{day}') TO ('{following}')")
     connection.exec_driver_sql(f"ALTER TABLE {name} ALTER COLUMN recorded_on SET DEFAULT '{day}'")
     if table == "plans":
         connection.exec_driver_sql(
