@@ -26,8 +26,9 @@ class Generation:
     """Enter it, wait for `admitted`, iterate `pieces`, leave it. Leaving early cancels the request in the engine.
 
     `finish_reason` ("stop" or "length") is set once pieces() has ended. `prompt_tokens` and `output_tokens` are
-    the engine's counts so far, `prompt_scores` its log-probabilities of all prompt tokens but the first, where they
-    were asked for. `interrupt` ends it with ShuttingDown at once, wherever it waits.
+    the engine's counts so far; of an answer that a stop string has ended, `output_tokens` counts up to its end.
+    `prompt_scores`: the log-probabilities of all prompt tokens but the first, where they were asked for.
+    `interrupt` ends it with ShuttingDown at once, wherever it waits.
     """
 
     def __init__(
@@ -137,6 +138,7 @@ class Generation:
             if self._answer.stopped:
                 if tokens.finish_reason is None:
                     await self._settle(stream)
+                self.output_tokens = self._answer.counted_tokens
                 self.finish_reason = "stop"
             elif tokens.finish_reason is not None and self.finish_reason is None:
                 raise self._ended_badly(tokens)

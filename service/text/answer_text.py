@@ -50,6 +50,15 @@ class AnswerText:
         reached = self._released_characters > 0 and self._ends[place] == self._released_characters
         return place + reached
 
+    @property
+    def counted_tokens(self) -> int:
+        """After a stop: the tokens up to the one that completed the stop string, the first of those fed.
+
+        What was computed behind it is no part of the answer.
+        """
+        place = bisect.bisect_left(self._ends, self._matcher.stop_end)
+        return min(len(self._ends), place + 1)  # an unfinished character at the end is text of no token of its own
+
     def feed(self, token_ids: Iterable[int]) -> Release:
         """What these tokens made certain."""
         if self.stopped:

@@ -53,18 +53,20 @@ def test_stop_strings_over_chunk_borders_neither_leak_nor_are_missed(api, stop, 
     assert (whole["message"]["content"], whole["finish_reason"]) == (text, reason)
 
 
-def test_a_stop_string_ends_the_request_in_the_engine_and_the_usage_is_the_engines(api):
+def test_a_stop_string_ends_the_request_in_the_engine_and_the_usage_counts_to_its_end(api):
     api.engine.script = lambda _: [ids("one.+"), HOLD]
     answer = api.chat(stop=".").json()
     assert answer["choices"][0]["message"]["content"] == "one"
-    assert answer["usage"]["completion_tokens"] == 5
+    assert answer["usage"]["completion_tokens"] == 4
     assert [reason for _, reason in api.engine.cancels] == ["stop"]
     assert api.engine.answer_tokens == [3], "what a next turn repeats, neither the stop string nor what is behind it"
 
 
 def test_text_after_a_stop_in_the_same_message_adds_nothing(api):
     api.engine.script = lambda _: [ids("x.one two three"), ("stop", None)]
-    assert text_of(stream(api, stop=["."])) == "x"
+    items = stream(api, stop=["."], stream_options={"include_usage": True})
+    assert text_of(items) == "x"
+    assert items[-2]["usage"]["completion_tokens"] == len("x.")
 
 
 def test_an_engine_that_dies_after_the_stop_string_changes_nothing(api):

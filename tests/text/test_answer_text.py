@@ -83,6 +83,15 @@ def slow_whole_tokens(token_ids: list[int], text: str) -> int:
     raise AssertionError("the text is not theirs")
 
 
+def slow_counted_tokens(token_ids: list[int], stops: list[str]) -> int:
+    """The shortest beginning of the tokens whose text has a stop string in it."""
+    for count in range(len(token_ids) + 1):
+        reached = IncrementalDecoder(TABLE).feed(token_ids[:count])
+        if any(stop in reached for stop in stops):
+            return count
+    raise AssertionError("no stop string is in it")
+
+
 @given(token_ids=tokens, cuts=st.lists(st.integers(0, 20), max_size=6), stops=stop_strings, aligned=st.booleans())
 @settings(max_examples=1000, deadline=None)
 def test_the_tokens_wholly_before_a_stop_string_are_counted_in_any_cut(token_ids, cuts, stops, aligned):
@@ -90,6 +99,7 @@ def test_the_tokens_wholly_before_a_stop_string_are_counted_in_any_cut(token_ids
     text = "".join(answer.feed(feed).text for feed in split(token_ids, cuts))
     if answer.stopped:
         assert answer.whole_tokens == slow_whole_tokens(token_ids, text)
+        assert answer.counted_tokens == slow_counted_tokens(token_ids, stops)
 
 
 @pytest.mark.parametrize(("stop", "count"), [("b<", 0), ("<", 1), ("<a", 1), ("ab<", 0), ("bb", 2)])
