@@ -92,3 +92,32 @@ def test_a_budget_that_overflows_costs_the_oldest_records_and_says_so(tmp_path):
         received = server.settle()
         assert_gap_is_told(server, run)
         assert assert_conserved(server.settings.database, received)[run].fences
+
+
+def test_a_bit_that_flips_in_the_segment_being_read_costs_its_frame_alone(tmp_path):
+    """In a length, which says where the next frame begins; the engine writes on in the same segment."""
+    with bed(tmp_path / "data") as server:
+        directory, run = server.settings.journal_dir, server.submitter.run_id
+        wait_until(lambda: server.sql("SELECT fence FROM plans LIMIT 1"), "the recorder to read the segment", LONG_S)
+        recorder = stop_recorder(server)
+        (number,) = segment_numbers(directory)
+        read_at_most = frames_of(directory, number)[-1][1]
+        server.serves_on()
+        ahead = [frame for frame in frames_of(directory, number) if frame[0] >= read_at_most]
+        begin, end = ahead[len(ahead) // 2]
+        segment = SegmentFile(directory, number)
+        lost = segment.frame(end).sequence - segment.frame(begin).sequence
+        segment.close()
+        with segment_path(directory, number).open("r+b") as file:
+            file.seek(begin + 1)
+            length = file.read(1)[0]
+            file.seek(begin + 1)
+            file.write(bytes([length ^ 4]))
+        os.kill(recorder, signal.SIGCONT)
+        server.serves_on()
+        received = server.settle()
+        assert server.submitter.run_id == run
+        assert segment_numbers(directory) == [number]
+        assert_gap_is_told(server, run, f"is damaged at byte {begin}")
+        assert server.metric("flare_trace_lost_records_total") == lost > 0
+        assert len(assert_conserved(server.settings.database, received)[run].fences) <= lost
