@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.telemetry.exporter_settings import ExporterSettings, exporter_settings, environment_problem
+from service.telemetry.exporter_settings import ExporterSettings, environment_problem, exporter_settings
 
 BASE = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318/"}
 PREFIX = "OTEL_EXPORTER_OTLP_"
