@@ -16,7 +16,7 @@ from service.journal.records import PlanCommitted, RunStarted
 from service.recorder import copying
 from service.recorder.days import RunDays, date_of
 from service.recorder.sql_sink import SqlSink
-from service.store.database import open_database, read_transaction, upgrade, write_transaction
+from service.store.database import open_database, read_transaction, write_transaction
 from service.store.errors import StoreError
 from service.store.partitions import (
     PARTITIONED,
@@ -37,13 +37,25 @@ MIDNIGHT_NS = int(start_of(TODAY).timestamp()) * 1_000_000_000
 
 
 @pytest.fixture
-def postgresql(empty_postgresql_url, monkeypatch):
-    """A store of its own, whose recorder takes TODAY for today and finds no partition of these days."""
-    upgrade(empty_postgresql_url)
+def postgresql(postgresql_url, monkeypatch):
+    """A store whose recorder takes TODAY for today and finds no partition of these days."""
     monkeypatch.setattr(copying.PostgresqlWriter.__init__, "__defaults__", (lambda: TODAY,))
-    engine = open_database(empty_postgresql_url)
+    engine = open_database(postgresql_url)
+    empty(engine)
     yield engine
+    empty(engine)
     engine.dispose()
+
+
+def empty(engine):
+    """No rows, and nothing left of the partitions of both days."""
+    with write_transaction(engine) as connection:
+        lock_for_dropping(connection)
+        for table in PARTITIONED:
+            for day in (YESTERDAY, TODAY):
+                connection.exec_driver_sql(f"DROP TABLE IF EXISTS {partition_name(table, day)}")
+        for table in metadata.sorted_tables:
+            connection.execute(table.delete())
 
 
 def frames(make, fences: int = 6):
@@ -103,19 +115,14 @@ def test_a_recorder_that_is_killed_around_midnight_stores_every_plan_once(postgr
     make.write_frames(tmp_path, frames(make, 4))
     make.drain(store, tmp_path, 2)
     expected = make.contents(store)
-    for first in range(0, 30, 2):
+    for first in range(0, 30, 4):
         for stop in (first, first + 1, 7):
             with contextlib.suppress(Crash):
                 make.drain(postgresql, tmp_path, 2, step=crash_at(stop))
         make.drain(postgresql, tmp_path, 2)
         assert days(postgresql) == expected_days(4), first
         assert make.contents(postgresql) == expected, first
-        with write_transaction(postgresql) as connection:
-            for day in (YESTERDAY, TODAY):
-                lock_for_dropping(connection)
-                assert drop_day(connection, day)
-            for table in metadata.sorted_tables:
-                connection.execute(table.delete())
+        empty(postgresql)
 
 
 @pytest.mark.postgresql

@@ -65,7 +65,7 @@ def day(ago):
     return (NOW - dt.timedelta(days=ago)).date()
 
 
-@settings(max_examples=10, suppress_health_check=list(HealthCheck))
+@settings(max_examples=7, suppress_health_check=list(HealthCheck))
 @given(
     seed=st.integers(0, 2**32), days_kept=st.integers(1, 8), batch=st.integers(1, 40), kept=st.integers(0, 5),
     hour=st.integers(0, 23), sorted_=st.booleans(),
@@ -248,7 +248,7 @@ def test_the_recorder_makes_days_ahead_once_a_day_and_again_while_it_cannot(engi
 def test_a_day_s_share_of_the_size_is_that_of_its_rows(engine):
     with write_transaction(engine) as connection:
         connection.exec_driver_sql(f"TRUNCATE {', '.join(metadata.tables)}")
-    add_run(engine, "r", [5.5] * 600 + [0.5] * 1800, lanes=8)
+    add_run(engine, "r", [5.5] * 300 + [0.5] * 900, lanes=8)
     sort_into_days(engine)
     with write_transaction(engine) as connection:
         for table in DETAILS:
