@@ -65,7 +65,7 @@ class Policies:
         return Chosen(*found, complaint)
 
     def note(self, engine: Snapshot | None) -> None:
-        """What the running engine says of itself: an operator may have changed its policy since it was started."""
+        """What an engine tells of itself, or told last: its policy may have been changed since it was started."""
         used = None if engine is None else used_policy(engine)
         if used is not None:
             self._seen = used

@@ -100,6 +100,8 @@ class Supervisor:
         now = time.monotonic()
         if isinstance(event, _Exited):
             del self._children[event.child.role]
+            if event.child.role is Role.ENGINE:
+                self._note_policy(event.child.pid)
             self._carry_out(self._supervision.exited(event.child.role, event.code, now))
         elif isinstance(event, _Ready):
             self._became_ready(event.run_id)
@@ -138,8 +140,13 @@ class Supervisor:
         child = self._children.get(Role.ENGINE)
         if found is None or child is None or found.pid != child.pid:
             return None
-        self._policies.note(self._metrics.read())
+        self._note_policy(child.pid)
         return found.at_ns
+
+    def _note_policy(self, pid: int) -> None:
+        """An operator may have changed the policy of an engine, which tells of it to its end."""
+        found = self._metrics.read(dead=True)
+        self._policies.note(found if found is not None and found.pid == pid else None)
 
     def _start(self, role: Role) -> None:
         try:

@@ -160,12 +160,15 @@ class MetricsReader:
     def __init__(self, path: pathlib.Path | str) -> None:
         self.path = pathlib.Path(path)
 
-    def read(self, exemplars: bool = False) -> Snapshot | None:
-        """The numbers now; None when the file is missing, of another table, or its writer is dead."""
+    def read(self, exemplars: bool = False, dead: bool = False) -> Snapshot | None:
+        """The numbers now; None when the file is missing, of another table, or its writer is dead.
+
+        `dead`: also what a writer left that was killed; one that ends in order takes its name away.
+        """
         try:
             with self.path.open("rb") as file, mmap.mmap(file.fileno(), FILE_BYTES, access=mmap.ACCESS_READ) as view:
                 magic, digest, pid, ticks, started_ns, heartbeat_ns = _HEADER.unpack_from(view)
-                if magic != MAGIC or digest != table_digest() or not _is_alive(pid, ticks):
+                if magic != MAGIC or digest != table_digest() or not (_is_alive(pid, ticks) or (dead and pid > 0)):
                     return None
                 slots = _read(view, HEADER_BYTES, _WORDS_AT, "d")
                 words = _read(view, _WORDS_AT, FILE_BYTES, "Q") if exemplars else ()

@@ -14,7 +14,6 @@ from service.supervisor.errors import StoreRefused
 from service.supervisor.report import Report
 from service.supervisor.run import Supervisor
 from service.supervisor.supervision import Limits, Role
-from service.telemetry.shared import Snapshot
 
 arguments = json.loads(sys.argv[1])
 folder = pathlib.Path(arguments["folder"])
@@ -45,27 +44,13 @@ def find_policy(_asked: Settings) -> tuple[int, dict[str, float | int | str]]:
 
 data_dir = DataDir(settings)
 data_dir.make_socket_dir()
-report = Report(settings, "a-model")
 supervisor = Supervisor(
     settings,
     commands,
     find_policy,
-    report,
+    Report(settings, "a-model"),
     Limits(**arguments["limits"]),
 )
-noted = supervisor._policies.note
-
-
-def note_and_tell(engine: Snapshot | None) -> None:
-    """Says each policy version that is noted, once: tests wait for it."""
-    before = supervisor._policies._seen
-    noted(engine)
-    seen = supervisor._policies._seen
-    if seen is not None and seen != before:
-        report.say(f"policy {seen[0]} noted")
-
-
-supervisor._policies.note = note_and_tell
 supervisor.prepare()
 install_stop_handler(supervisor.request_stop, 4.95)
 sys.exit(supervisor.run())
