@@ -175,8 +175,9 @@ SPOILS = st.lists(st.tuples(st.integers(0, 99), st.lists(st.integers(0, 99), min
 def spoil_some(records: list[Record], spoils: list[tuple[int, list[int]]]) -> list[Record]:
     records = list(records)
     for place, draws in spoils:
-        index = place % len(records)
-        records[index] = spoiled(records[index], iter(draws))
+        record = records[place % len(records)]
+        changed = spoiled(record, iter(draws))
+        records = [changed if other is record else other for other in records]  # an end that arrives again is the same
     return records
 
 
