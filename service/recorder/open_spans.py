@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -41,6 +42,8 @@ from service.telemetry.span_limits import NO_LIMITS, SpanLimits, apply_limits
 
 _PUBLISHED_KEPT = 64
 """Plans whose lanes' requests are remembered for their publications, which follow soon."""
+_UNUSABLE = (ValueError, TypeError, OverflowError, struct.error)
+"""What building a span raises of a value that OTLP cannot hold."""
 
 
 class SpanOptions(NamedTuple):
@@ -52,7 +55,7 @@ class SpanOptions(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """Encoded spans that records have ended, records that cannot become one, and requests that have no beginning."""
+    """Encoded spans that have ended, what cannot become one, and requests that have no beginning."""
 
     spans: list[bytes]
     failed: int
@@ -126,21 +129,25 @@ class OpenSpans:
             try:
                 self.last_ns = max(self.last_ns, record_ns(record))
                 self._add(record, start)
-            except (ValueError, TypeError, OverflowError, struct.error):  # a value that OTLP cannot hold
+            except _UNUSABLE:
                 failed += 1
         ended = Ended(self._ended, failed, self._headless)
         self._ended, self._headless = [], 0
         return ended
 
-    def lose_all(self) -> list[bytes]:
-        """End everything that is open as lost."""
-        for item in self._plans.values():
-            self._end_plan(item, None)
-        for request in self._requests.values():
-            self._end_request(request, None)
+    def lose_all(self) -> Ended:
+        """End everything that is open as lost. One that cannot become a span costs only itself, as in `add`."""
+        failed = 0
+        ends = [functools.partial(self._end_plan, item, None) for item in self._plans.values()]
+        ends += [functools.partial(self._end_request, item, None) for item in self._requests.values()]
+        for end in ends:
+            try:
+                end()
+            except _UNUSABLE:
+                failed += 1
         spans, self._ended = self._ended, []
         self._plans, self._requests, self._published = {}, {}, {}
-        return spans
+        return Ended(spans, failed, 0)
 
     def _add(self, record: Record, start: Position) -> None:
         match record:

@@ -114,18 +114,21 @@ class OtlpSink:
                 continue
             if item.run_id != run_id:
                 # One request speaks for one run; a pump's items are of one run, so this comes first or not at all.
-                lost += self._send(state, [*spans, *state.lose_all()], items)
+                rest = state.lose_all()
+                lost += [*self._send(state, [*spans, *rest.spans], items), _Lost(run_id, UNUSABLE, rest.failed)]
                 spans, run_id, run_open = [], item.run_id, True
                 clock, whole = RunClock(item.wall_ns, item.monotonic_ns), run_id == self._resumed
                 state = OpenSpans(run_id, clock, None, self._options, whole)
             ended, failed, headless = state.add(item.records, item.start)
+            unusable = failed
             if any(isinstance(record, RunEnded) for record in item.records):
-                ended, run_open = [*ended, *state.lose_all()], False
+                rest, run_open = state.lose_all(), False
+                ended, unusable = [*ended, *rest.spans], unusable + rest.failed
             if not known:
                 spans.extend(ended)
                 delivered += len(item.records) - failed
                 lost_records += failed
-                lost += [_Lost(run_id, UNUSABLE, failed), _Lost(run_id, MISSING, headless)]
+                lost += [_Lost(run_id, UNUSABLE, unusable), _Lost(run_id, MISSING, headless)]
         lost += self._send(state, spans, items)
         self._open, self.run_id, self.run_open = state, run_id, run_open
         self._note(lost)
@@ -140,7 +143,8 @@ class OtlpSink:
     def close_lost_run(self) -> None:
         """The writer is gone without a last word: what is open ends as lost."""
         state = self._open.copy()
-        lost = self._send(state, state.lose_all(), ())
+        rest = state.lose_all()
+        lost = [*self._send(state, rest.spans, ()), _Lost(self.run_id, UNUSABLE, rest.failed)]
         self._note(lost)
         self._uncounted += sum(one.spans for one in lost)  # with the next delivery
         self._open, self.run_open = state, False

@@ -16,9 +16,9 @@ from service.journal.records import RequestOptions
 from service.recorder.collector import Collector
 from service.recorder.offsets import OTLP_OPEN, OTLP_SINK
 from service.recorder.open_spans import SpanOptions
-from service.recorder.otlp_sink import OtlpSink
+from service.recorder.otlp_sink import UNUSABLE, OtlpSink
 from service.recorder.pump import SinkUnavailable
-from service.store.tables import engine_runs, journal_offsets, plans, requests
+from service.store.tables import engine_runs, journal_offsets, plans, requests, trace_gaps
 from service.telemetry import otlp
 from service.telemetry.exporter_settings import ExporterSettings
 from service.telemetry.span_limits import SpanLimits
@@ -272,6 +272,21 @@ def test_a_record_that_otlp_cannot_hold_costs_only_itself(store, tmp_path, make,
     _delivered, lost = ship(store, tmp_path, collector.url, make)
     assert lost == 1
     assert len(collector.spans) == 2 + 2 + 1
+
+
+@pytest.mark.parametrize("end", ["last words", "next run", "killed"])
+def test_an_open_request_that_otlp_cannot_hold_does_not_hold_up_the_end_of_its_run(
+    store, tmp_path, make, collector, end
+):
+    frames = [[make.started()], [make.arrived("bad", max_tokens=2**64 - 1), make.arrived("good")]]
+    make.write_frames(tmp_path, frames + ([[make.ended()]] if end == "last words" else []))
+    if end == "next run":
+        make.write_frames(tmp_path, make.story(1, run_id="run-2"), "run-2")
+    ship(store, tmp_path, collector.url, make)
+    assert attributes(collector.spans[0])["gen_ai.response.id"] == "good"
+    (gap,) = make.rows(store, trace_gaps)
+    assert gap["reason"] == f"1 spans were not sent: {UNUSABLE}"
+    assert gap["run_id"] == "run-1"
 
 
 def test_two_hundred_lanes_keep_reason_and_shape(store, tmp_path, make, collector):
