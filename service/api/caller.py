@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import NamedTuple
 
 from litestar.datastructures import Headers
@@ -9,6 +10,10 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.propagate import extract
 from opentelemetry.propagators.textmap import Getter
+
+# They warn of each header that they cannot use, with all of its text, which is as long and as odd as a caller likes.
+for _name in ("opentelemetry.baggage", "opentelemetry.trace", "opentelemetry.attributes"):
+    logging.getLogger(_name).setLevel(logging.ERROR)
 
 
 class Caller(NamedTuple):

@@ -30,6 +30,8 @@ _RETRYABLE = frozenset({429, 502, 503, 504})
 _OF_CONTENT = frozenset({400, 413, 422})
 """Answers that blame what was sent."""
 _MOST_ANSWER_BYTES = 64 << 10
+_MOST_SHOWN = 200
+"""Characters of a collector's message that the log shows."""
 _COMPRESSORS: Mapping[str, Callable[[bytes], bytes]] = {
     "gzip": lambda body: gzip.compress(body, compresslevel=1),
     "deflate": lambda body: zlib.compress(body, level=1),
@@ -106,7 +108,7 @@ def retry_after_s(text: str) -> float | None:
         return max(0.0, seconds) if math.isfinite(seconds) else None
     try:
         at = email.utils.parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     at = at if at.tzinfo is not None else at.replace(tzinfo=dt.UTC)
     return max(0.0, (at - dt.datetime.now(dt.UTC)).total_seconds())
@@ -130,5 +132,6 @@ def _rejected(content: bytes, sent: int) -> int:
     except DecodeError:
         return 0
     if partial.rejected_spans or partial.error_message:
-        log.warning("the collector dropped %d spans: %s", partial.rejected_spans, partial.error_message)
+        shown = ascii(partial.error_message[:_MOST_SHOWN])  # a stranger's text: it may hold lines and escape sequences
+        log.warning("the collector dropped %d spans: %s", partial.rejected_spans, shown)
     return max(0, min(sent, int(partial.rejected_spans)))

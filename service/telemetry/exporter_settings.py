@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -19,6 +20,7 @@ DEFAULT_ENDPOINT = "http://localhost:4318"
 DEFAULT_TIMEOUT_S = 10.0
 COMPRESSIONS = ("gzip", "deflate", "none")
 _PROTOCOL = "http/protobuf"
+_HEADER_VALUE = re.compile(r"(?:[!-~\xa0-\xff](?:[ \t!-~\xa0-\xff]*[!-~\xa0-\xff])?)?")
 _WHOLE_NUMBERS = (
     "OTEL_ATTRIBUTE_COUNT_LIMIT",
     "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT",
@@ -61,7 +63,7 @@ def exporter_settings(endpoint: str | None, environment: Mapping[str, str]) -> E
         log.warning("OTEL_EXPORTER_OTLP_PROTOCOL is %s; spans are sent as %s to %s", protocol, _PROTOCOL, url)
     return ExporterSettings(
         url=url,
-        headers=dict(parse_env_headers(env.own("HEADERS") or "", liberal=True)),
+        headers=_headers(env.own("HEADERS")),
         compression=_compression(env.own("COMPRESSION")),
         timeout_s=_timeout(env.own("TIMEOUT")),
         certificate=env.own("CERTIFICATE"),
@@ -144,6 +146,15 @@ def _is_http(value: str) -> bool:
         return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
         return False
+
+
+def _headers(value: str | None) -> dict[str, str]:
+    """Those that HTTP can carry. A value is never said: it may be a password."""
+    found = parse_env_headers(value or "", liberal=True)
+    for name, text in found.items():
+        if not _HEADER_VALUE.fullmatch(text):
+            log.warning("OTEL_EXPORTER_OTLP_HEADERS: the value of %r is none that HTTP can carry; it is left out", name)
+    return {name: text for name, text in found.items() if _HEADER_VALUE.fullmatch(text)}
 
 
 def _compression(value: str | None) -> str:

@@ -23,6 +23,8 @@ from service.telemetry.exporter_settings import ExporterSettings, exporter_setti
 from service.telemetry.otlp import SCHEMA_URL, SCOPE
 from service.telemetry.sdk_resource import environment_attributes
 
+log = logging.getLogger(__name__)
+
 _COMPRESSION = {"gzip": Compression.Gzip, "deflate": Compression.Deflate, "none": Compression.NoCompression}
 
 
@@ -38,7 +40,7 @@ class Tracing:
         logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
         known = {"service.name": "helios", "service.version": SCOPE.version}
         self._sdk = TracerProvider(resource=Resource.create({**known, **environment}), shutdown_on_exit=False)
-        self._sdk.add_span_processor(BatchSpanProcessor(_exporter(exporter)))
+        self._sdk.add_span_processor(_batches(_exporter(exporter)))
 
     @property
     def tracer(self) -> Tracer | None:
@@ -57,6 +59,21 @@ class Tracing:
 def start_tracing(settings: Settings) -> Tracing:
     """As the settings and the environment have it."""
     return Tracing(exporter_settings(settings.otlp_endpoint, process_environment()), environment_attributes())
+
+
+def _batches(exporter: OTLPSpanExporter) -> BatchSpanProcessor:
+    """In batches as the `OTEL_BSP_*` variables say, or by default where the SDK refuses what they say together."""
+    try:
+        return BatchSpanProcessor(exporter)
+    except ValueError as error:
+        log.warning("the OTEL_BSP_* variables are left out: %s", error)
+        return BatchSpanProcessor(
+            exporter,
+            max_queue_size=2048,
+            schedule_delay_millis=5000,
+            max_export_batch_size=512,
+            export_timeout_millis=30_000,
+        )
 
 
 def _exporter(settings: ExporterSettings) -> OTLPSpanExporter:

@@ -72,3 +72,16 @@ def test_the_propagators_are_those_that_the_environment_names(propagators, expec
         [sys.executable, "-c", PROGRAM], env=environment, cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.stdout.strip() == expected, done.stderr
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"baggage": "a=" + "x" * 60_000},
+        {"baggage": "\xff=\x9b31m,;=%"},
+        {"traceparent": GOOD, "tracestate": "a=b=c,=,,;"},
+    ],
+)
+def test_no_header_of_a_caller_is_written_to_the_log(headers, caplog):
+    caller_in(Headers(headers))
+    assert caplog.messages == []

@@ -73,6 +73,14 @@ def test_a_partial_success_is_a_loss_and_is_not_sent_again(collector):
     assert collector.posts == 3
 
 
+def test_what_a_collector_says_is_one_short_line_in_the_log(collector, caplog):
+    collector.answers = [partial_success(1, "no\x1b[31m\n\x9b" * 9_000)]
+    collector_at(collector).send(WHO, SPANS)
+    (line,) = caplog.messages
+    assert line.isprintable()
+    assert len(line) < 1_000
+
+
 @pytest.mark.parametrize("body", [b"{}", b"\xff" * 10, b"x" * 200_000])
 def test_an_answer_that_is_no_protobuf_is_a_success_all_the_same(collector, body):
     collector.answers = [Answer(body=body)]
@@ -113,6 +121,16 @@ def test_each_compression_arrives(collector, compression):
 @pytest.mark.parametrize("text", ["", "soon", "-", "nan", "inf"])
 def test_a_retry_after_that_says_nothing_is_none(text):
     assert retry_after_s(text) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [f"Mon, 30 Nov 2026 12:00:00 +{10**17}", f"Mon, 30 Nov {10**21} 12:00:00 GMT", f"Mon, 30 Nov 2026 {10**20}:0:0"],
+)
+def test_a_time_beyond_all_clocks_says_nothing_and_spoils_no_answer(collector, text):
+    assert retry_after_s(text) is None
+    collector.answers = [Answer(200, {"Retry-After": text})]
+    assert collector_at(collector).send(WHO, SPANS) == 0
 
 
 def test_a_retry_after_may_be_a_number_or_a_time():

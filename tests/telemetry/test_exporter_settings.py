@@ -76,3 +76,11 @@ def test_a_limit_that_is_no_number_is_named(value):
 
 def test_a_propagator_that_is_not_installed_is_named():
     assert "'jaegerish'" in environment_problem({"OTEL_PROPAGATORS": "tracecontext, jaegerish"})
+
+
+@pytest.mark.parametrize("value", ["%E2%82%AC", "s3cret%0Aevil", "%00", "a%7F", "%C2%9B"])
+def test_a_header_that_http_cannot_carry_is_left_out_and_its_value_not_said(caplog, value):
+    found = exporter_settings("http://c", {"OTEL_EXPORTER_OTLP_HEADERS": f"x={value},good=a%20b%C3%A9"})
+    assert found.headers == {"good": "a bé"}
+    assert "'x'" in caplog.text
+    assert "s3cret" not in caplog.text

@@ -7,7 +7,7 @@ from otlp_receiver import Answer, OtlpReceiver, attributes
 
 from service.settings import Settings
 from service.telemetry.exporter_settings import ExporterSettings
-from service.telemetry.otlp import SCHEMA_URL
+from service.telemetry.otlp import SCHEMA_URL, resource
 from service.telemetry.sdk_resource import environment_attributes
 from service.telemetry.tracing import Tracing, start_tracing
 
@@ -80,3 +80,31 @@ def test_what_detectors_find_is_turned_into_what_an_attribute_can_hold(monkeypat
     assert isinstance(found["process.pid"], int)
     assert "service.name" not in found
     assert not [name for name in found if name.startswith("telemetry.sdk.")]
+
+
+def test_an_instance_is_its_run_unless_the_environment_says_otherwise(monkeypatch):
+    def instance() -> str:
+        return attributes(resource("run-1", {}, environment_attributes()))["service.instance.id"]
+
+    assert instance() == "run-1"
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=pod-7")
+    assert instance() == "pod-7"
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"OTEL_BSP_MAX_QUEUE_SIZE": "-1"},
+        {"OTEL_BSP_MAX_QUEUE_SIZE": "10"},
+        {"OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "9999"},
+        {"OTEL_BSP_SCHEDULE_DELAY": "0"},
+    ],
+)
+def test_batches_that_the_sdk_refuses_are_said_and_are_the_usual_ones(receiver, monkeypatch, caplog, variables):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    tracing = Tracing(ExporterSettings(f"{receiver.url}/v1/traces"), {})
+    assert "OTEL_BSP_" in caplog.text
+    tracing.tracer.start_span("one").end()
+    tracing.stop(10.0)
+    assert [span.name for span in receiver.spans] == ["one"]
