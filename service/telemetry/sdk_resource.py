@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.resources import Resource, ServiceInstanceIdResourceDetector
 
 _UNNAMED = "unknown_service"
+_INSTANCE = "service.instance.id"
 _OF_THE_SDK = "telemetry.sdk."
 
 
 def environment_attributes() -> Mapping[str, Any]:
     """OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES and what OTEL_EXPERIMENTAL_RESOURCE_DETECTORS names, by attribute.
 
-    Not the SDK's own name and version, since it does not build these spans, and not its stand-in for a service's name.
+    Not the SDK's own name and version, since it does not build these spans, and not its stand-ins for a service's name
+    and for an instance's id.
     """
+    stand_in = ServiceInstanceIdResourceDetector().detect().attributes[_INSTANCE]
     found = {name: _sendable(value) for name, value in Resource.create().attributes.items()}
     return {
         _text(name): value
@@ -23,6 +26,7 @@ def environment_attributes() -> Mapping[str, Any]:
         if value is not None
         and not name.startswith(_OF_THE_SDK)
         and not (name == "service.name" and str(value).startswith(_UNNAMED))
+        and not (name == _INSTANCE and value == stand_in)
     }
 
 
