@@ -24,7 +24,8 @@ DECODERS = {None: bytes, "gzip": gzip.decompress, "deflate": zlib.decompress}
 
 
 class Answer(NamedTuple):
-    """An answer to one post. `how`: "hang" sends nothing until the receiver is closed, "reset" breaks the connection.
+    """An answer to one post. `how`: "hang" sends nothing until the receiver is closed, "reset" breaks the connection,
+    "trickle" sends an endless body a byte at a time.
 
     `taken`: whether the receiver keeps the spans; by default where the status is 2xx.
     """
@@ -83,6 +84,11 @@ class OtlpReceiver:
                     self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     self.connection.close()
                     self.close_connection = True
+                elif answer.how == "trickle":
+                    self.close_connection = True
+                    self._answer(answer._replace(headers={"Content-Length": "1000000"}))
+                    while not outer._closed.wait(0.02):
+                        self.wfile.write(b"x")
                 else:
                     self._answer(answer)
 

@@ -11,10 +11,12 @@ import email.utils
 import gzip
 import logging
 import math
+import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 
 import requests
+import urllib3
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
@@ -87,14 +89,28 @@ class Collector:
             with self._session.post(
                 self.url, data=body, timeout=self._timeout_s, allow_redirects=False, stream=True
             ) as answer:
-                content = b""
-                for piece in answer.iter_content(_MOST_ANSWER_BYTES):  # to its end: the connection is used again
-                    content += piece
-                    if len(content) > _MOST_ANSWER_BYTES:
-                        break
+                content = self._body(answer)
                 return answer.status_code, content, retry_after_s(answer.headers.get("Retry-After", ""))
+        except urllib3.exceptions.HTTPError as error:  # of the body, which is read without requests
+            raise SinkUnavailable(f"{self.url} broke off its answer ({type(error).__name__})") from error
         except OSError as error:  # requests' own errors are some, and so is a certificate that is not there
             raise SinkUnavailable(f"{self.url} cannot be reached ({_why(error)})") from error
+
+    def _body(self, answer: requests.Response) -> bytes:
+        """The beginning of the answer's body; a short one to its end, so that the connection is used again.
+
+        The timeout is one of each read, so that a few bytes now and then would hold the spans up for hours.
+        """
+        deadline = time.monotonic() + self._timeout_s[1]
+        content = b""
+        while len(content) <= _MOST_ANSWER_BYTES:
+            piece = answer.raw.read1(_MOST_ANSWER_BYTES, decode_content=True)
+            if not piece:
+                break
+            content += piece
+            if time.monotonic() > deadline:
+                raise SinkUnavailable(f"{self.url} does not come to the end of its answer")
+        return content
 
 
 def retry_after_s(text: str) -> float | None:

@@ -87,6 +87,29 @@ def test_an_answer_that_is_no_protobuf_is_a_success_all_the_same(collector, body
     assert collector_at(collector).send(WHO, SPANS) == 0
 
 
+def test_an_answer_that_never_ends_does_not_hold_the_spans_up(collector):
+    collector.answers = [Answer(how="trickle")]
+    sender = collector_at(collector, timeout_s=0.3)
+    with pytest.raises(SinkUnavailable, match="end of its answer"):
+        sender.send(WHO, SPANS)
+    assert sender.send(WHO, SPANS) == 0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(headers={"Content-Encoding": "gzip"}, body=b"no gzip"),
+        Answer(headers={"Content-Length": "9", "Connection": "close"}, body=b"x"),
+    ],
+)
+def test_an_answer_that_is_broken_off_is_none(collector, answer):
+    collector.answers = [answer]
+    sender = collector_at(collector)
+    with pytest.raises(SinkUnavailable, match="broke off"):
+        sender.send(WHO, SPANS)
+    assert sender.send(WHO, SPANS) == 0
+
+
 @pytest.mark.parametrize("how", ["hang", "reset"])
 def test_a_collector_that_does_not_answer_is_asked_again(collector, how):
     collector.answers = [Answer(how=how)]
