@@ -7,7 +7,7 @@ from otlp_receiver import Answer, OtlpReceiver, attributes
 
 from service.settings import Settings
 from service.telemetry.exporter_settings import ExporterSettings
-from service.telemetry.otlp import SCHEMA_URL, resource
+from service.telemetry.otlp import SCHEMA_URL
 from service.telemetry.sdk_resource import environment_attributes
 from service.telemetry.tracing import Tracing, start_tracing
 
@@ -80,15 +80,6 @@ def test_what_detectors_find_is_turned_into_what_an_attribute_can_hold(monkeypat
     assert isinstance(found["process.pid"], int)
     assert "service.name" not in found
     assert not [name for name in found if name.startswith("telemetry.sdk.")]
-
-
-def test_an_instance_is_its_run_unless_the_environment_says_otherwise(monkeypatch):
-    def instance() -> str:
-        return attributes(resource("run-1", {}, environment_attributes()))["service.instance.id"]
-
-    assert instance() == "run-1"
-    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=pod-7")
-    assert instance() == "pod-7"
 
 
 @pytest.mark.parametrize(
