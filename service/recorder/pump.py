@@ -130,6 +130,8 @@ class Pump:
             log.exception("sink %s failed unexpectedly and is tried again", self._sink.name)
             self._back_off(error)
             return False
+        if self._retry_s:
+            log.warning("sink %s can be used again", self._sink.name)
         self._retry_s = 0.0
         return finished
 

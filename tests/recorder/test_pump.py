@@ -64,6 +64,7 @@ def test_a_sink_that_fails_at_rest_is_backed_off_warned_of_once_and_not_called_u
     assert idle == 0.05
     assert gauges.said == ["behind", "behind", "behind", "at_tail", "at_tail"]
     assert sum("tried again" in record.message for record in caplog.records) == 1
+    assert sum("can be used again" in record.message for record in caplog.records) == 1
 
 
 class Counting(FailingAtRest):
