@@ -42,7 +42,9 @@ def unpack_calls(blob: bytes) -> list[bytes]:
 
 
 def unpack_state(blob: bytes) -> bytes:
-    """What was compressed. Raises DamagedBlob."""
+    """What was compressed. Raises DamagedBlob, also of what is no bytes: SQLite holds text in any column."""
+    if not isinstance(blob, bytes):
+        raise DamagedBlob("a blob of the decision log is no bytes")
     reader = zlib.decompressobj()
     try:
         data = reader.decompress(blob, LARGEST_STATE)

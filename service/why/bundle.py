@@ -165,7 +165,7 @@ def _catalog(log: list[Row], runs: list[Row]) -> Row:
     """The graphs that the run chose among."""
     shapes: list[str] | None = None
     try:
-        shapes = [shape.label for shape in shapes_in(unpack_state(bytes(log[0]["blob"])))] if log else None
+        shapes = [shape.label for shape in shapes_in(unpack_state(log[0]["blob"]))] if log else None
     except (InvalidCheckpoint, DamagedBlob):  # of another version: the digest is known all the same
         shapes = None
     return {"digest": runs[0]["catalog_digest"] if runs else None, "shapes": shapes}

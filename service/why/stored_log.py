@@ -86,14 +86,14 @@ class StoredLog:
 
 def _checkpoint(row: Any) -> Checkpoint:
     try:
-        return Checkpoint(row.first_call, row.last_fence, unpack_state(bytes(row.blob)))
+        return Checkpoint(row.first_call, row.last_fence, unpack_state(row.blob))
     except DamagedBlob as error:
         raise NotReplayable(f"the checkpoint behind fence {row.last_fence} is damaged: {error}") from error
 
 
 def _calls(row: Any) -> Calls:
     try:
-        entries = [entry for piece in unpack_calls(bytes(row.blob)) for entry in msgspec.msgpack.decode(piece)]
+        entries = [entry for piece in unpack_calls(row.blob) for entry in msgspec.msgpack.decode(piece)]
     except (DamagedBlob, msgspec.MsgspecError, TypeError, UnicodeDecodeError, RecursionError) as error:
         raise NotReplayable(f"the decision log of fences {row.first_fence} to {row.last_fence} is damaged") from error
     if len(entries) != row.calls:

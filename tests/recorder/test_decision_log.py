@@ -110,3 +110,10 @@ def test_a_crash_anywhere_neither_loses_nor_repeats_a_call(any_store, tmp_path, 
             continue
         break
     assert pieces_of(any_store) == [b"of 1", b"of 2", b"of 3"]
+
+
+@pytest.mark.parametrize("value", ["text", 5_000_000_000, 1.5, None])
+@pytest.mark.parametrize("unpack", [unpack_state, unpack_calls])
+def test_what_is_no_bytes_is_a_damaged_blob(unpack, value):
+    with pytest.raises(DamagedBlob):
+        unpack(value)
