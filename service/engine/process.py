@@ -17,6 +17,7 @@ import msgspec
 from gpu.device import DeviceError
 from scheduler.errors import SchedulerError
 from service.engine.run import PollWaiter, StopSignal, run_worker
+from service.engine.short_slices import ask_for_short_slices
 from service.engine.start import StopRequested, start_engine
 from service.ipc.server import EndpointUnusable
 from service.journal.errors import JournalError
@@ -34,6 +35,7 @@ def main(arguments: list[str]) -> int:
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     stop = StopSignal()
     guard_child()
+    ask_for_short_slices()
     install_stop_handler(stop.request, DEADLINE_S)
     try:
         (path,) = arguments
