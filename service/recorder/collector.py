@@ -45,6 +45,8 @@ class Collector:
 
     def __init__(self, settings: ExporterSettings) -> None:
         self.url = settings.url
+        self._shown = urllib3.util.parse_url(settings.url)._replace(auth=None).url
+        """Without a name and a password, which some write into the address."""
         self._compress = _COMPRESSORS.get(settings.compression)
         self._timeout_s = (min(CONNECT_S, settings.timeout_s), settings.timeout_s)
         self._refused_with = 0
@@ -70,7 +72,7 @@ class Collector:
             self._refused_with = 0
             return _rejected(content, len(spans))
         if status in _RETRYABLE or status < 400:  # a redirection is a wrong address, which somebody may put right
-            raise SinkUnavailable(f"{self.url} answered {status}", retry_after)
+            raise SinkUnavailable(f"{self._shown} answered {status}", retry_after)
         if status in _OF_CONTENT and len(spans) > 1:
             middle = len(spans) // 2
             return self.send(who, spans[:middle]) + self.send(who, spans[middle:])
@@ -81,7 +83,7 @@ class Collector:
         """Once for each kind, until something arrives: a wrong key is refused with every batch."""
         level = logging.DEBUG if status == self._refused_with else logging.WARNING
         self._refused_with = status
-        log.log(level, "%s refused %d spans for good, answering %d", self.url, spans, status)
+        log.log(level, "%s refused %d spans for good, answering %d", self._shown, spans, status)
 
     def _post(self, body: bytes) -> tuple[int, bytes, float | None]:
         """The answer's status, the beginning of its body, and how many seconds it asks us to wait."""
@@ -92,9 +94,9 @@ class Collector:
                 content = self._body(answer)
                 return answer.status_code, content, retry_after_s(answer.headers.get("Retry-After", ""))
         except urllib3.exceptions.HTTPError as error:  # of the body, which is read without requests
-            raise SinkUnavailable(f"{self.url} broke off its answer ({type(error).__name__})") from error
+            raise SinkUnavailable(f"{self._shown} broke off its answer ({type(error).__name__})") from error
         except OSError as error:  # requests' own errors are some, and so is a certificate that is not there
-            raise SinkUnavailable(f"{self.url} cannot be reached ({_why(error)})") from error
+            raise SinkUnavailable(f"{self._shown} cannot be reached ({_why(error)})") from error
 
     def _body(self, answer: requests.Response) -> bytes:
         """The beginning of the answer's body; a short one to its end, so that the connection is used again.
@@ -109,7 +111,7 @@ class Collector:
                 break
             content += piece
             if time.monotonic() > deadline:
-                raise SinkUnavailable(f"{self.url} does not come to the end of its answer")
+                raise SinkUnavailable(f"{self._shown} does not come to the end of its answer")
         return content
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
@@ -108,6 +108,7 @@ class OpenSpans:
         self._published: dict[int, tuple[str, ...]] = {}
         self._ended: list[bytes] = []
         self._headless = 0
+        self._failed = 0
 
     def copy(self) -> OpenSpans:
         """A copy to change until the spans are sent."""
@@ -124,30 +125,35 @@ class OpenSpans:
 
     def add(self, records: Sequence[Record], start: Position) -> Ended:
         """What these records end. A span that the sampler does not take ends without a trace here."""
-        failed = 0
         for record in records:
-            try:
-                self.last_ns = max(self.last_ns, record_ns(record))
-                self._add(record, start)
-            except _UNUSABLE:
-                failed += 1
-        ended = Ended(self._ended, failed, self._headless)
-        self._ended, self._headless = [], 0
-        return ended
+            self._try(functools.partial(self._take, record, start))
+        return self._taken()
 
     def lose_all(self) -> Ended:
         """End everything that is open as lost. One that cannot become a span costs only itself, as in `add`."""
-        failed = 0
-        ends = [functools.partial(self._end_plan, item, None) for item in self._plans.values()]
-        ends += [functools.partial(self._end_request, item, None) for item in self._requests.values()]
-        for end in ends:
-            try:
-                end()
-            except _UNUSABLE:
-                failed += 1
-        spans, self._ended = self._ended, []
+        for plan in self._plans.values():
+            self._try(functools.partial(self._end_plan, plan, None))
+        for request in self._requests.values():
+            self._try(functools.partial(self._end_request, request, None))
         self._plans, self._requests, self._published = {}, {}, {}
-        return Ended(spans, failed, 0)
+        return self._taken()
+
+    def _try(self, step: Callable[[], None]) -> None:
+        """What cannot become a span costs only itself, and is counted."""
+        try:
+            step()
+        except _UNUSABLE:
+            self._failed += 1
+
+    def _taken(self) -> Ended:
+        """What has ended since the last call."""
+        ended = Ended(self._ended, self._failed, self._headless)
+        self._ended, self._failed, self._headless = [], 0, 0
+        return ended
+
+    def _take(self, record: Record, start: Position) -> None:
+        self.last_ns = max(self.last_ns, record_ns(record))
+        self._add(record, start)
 
     def _add(self, record: Record, start: Position) -> None:
         match record:
@@ -202,7 +208,7 @@ class OpenSpans:
     def _complete(self, record: PlanCompleted) -> None:
         """The plan's end; frames complete in order, so the end of any plan before it is missing."""
         for fence in [fence for fence in self._plans if fence < record.fence]:
-            self._end_plan(self._plans.pop(fence), None)
+            self._try(functools.partial(self._end_plan, self._plans.pop(fence), None))
         plan = self._plans.pop(record.fence, None)
         if plan is not None:
             self._end_plan(plan, record)

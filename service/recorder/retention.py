@@ -14,7 +14,7 @@ from sqlalchemy import exc
 
 from service.recorder.pump import SinkUnavailable
 from service.store.errors import StoreBusy, StoreError
-from service.store.partitions import add_days_ahead, utc_day
+from service.store.partitions import add_days_ahead, analyze_new_days, utc_day
 from service.store.retention import Limits, Pruner
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ def there_is_room() -> None:
 
 
 class Retention:
-    """Looks once a minute what is to be made or deleted, and then deletes until nothing is left, in small steps.
+    """Once a minute makes days, has new ones analysed, and deletes until nothing is left to delete, in small steps.
 
     `require_room` raises SinkUnavailable while the store's log must not grow.
     """
@@ -65,6 +65,7 @@ class Retention:
             self._require_room()
             now = self._clock()
             self._make_days(now)
+            analyze_new_days(self._engine)
             done = self._pruner.step(now)
         except (StoreBusy, SinkUnavailable):  # the sinks come first, and say so
             return RETRY_S

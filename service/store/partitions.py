@@ -158,6 +158,28 @@ def add_days_ahead(engine: sa.Engine, today: dt.date, ahead: int = DAYS_AHEAD) -
     return done
 
 
+def analyze_new_days(engine: sa.Engine) -> None:
+    """Have the server look at days that it knows nothing of yet; nothing to do on SQLite. Raises StoreError.
+
+    Until autovacuum does so, a new day's rows are planned for blindly: `plan_timeline` then sorted all plans before
+    each one. A user who does not own the tables only gets a warning of the server's.
+    """
+    if not has_days(engine):
+        return
+    parents = ", ".join(f"CAST('{table}' AS regclass)" for table in PARTITIONED)
+    with read_transaction(engine) as connection:
+        new = connection.exec_driver_sql(
+            "SELECT CAST(CAST(c.oid AS regclass) AS text)"
+            " FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid"
+            " WHERE c.reltuples < 0 AND pg_relation_size(c.oid) > 0"
+            f" AND i.inhparent IN ({parents})"
+        )
+        names = list(new.scalars())
+    for name in names:
+        with write_transaction(engine) as connection:
+            connection.exec_driver_sql(f"ANALYZE {name}")
+
+
 def count_plans(connection: sa.Connection, day: dt.date) -> int:
     """The plans of a day with partitions, as their fences tell it: those that are missing inside a run count too.
 

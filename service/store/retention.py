@@ -140,7 +140,7 @@ def _prune(
     oldest_kept = _oldest_kept(connection, limits, now)
     is_over = used is not None and used > limits.store_bytes
     if has_days(connection) and (is_over or oldest_kept):
-        excess = used - limits.store_bytes if used is not None else 0
+        excess = max(0, used - limits.store_bytes) if used is not None else 0
         dropped = _drop_oldest_day(connection, oldest_kept, excess, utc_day(now))
         if dropped is not None:
             return dataclasses.replace(dropped, used_bytes=used)

@@ -31,6 +31,11 @@ _WHOLE_NUMBERS = (
     "OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT",
     "OTEL_LINK_ATTRIBUTE_COUNT_LIMIT",
 )
+_MOST_DIGITS = 15
+_CREDENTIAL_PROVIDERS = (
+    "OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER",
+    "OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER",
+)
 
 
 class ExporterSettings(NamedTuple):
@@ -76,8 +81,15 @@ def environment_problem(environment: Mapping[str, str]) -> str | None:
     """One line about a variable with which OpenTelemetry's SDK cannot even be imported, or None."""
     for name in _WHOLE_NUMBERS:
         text = environment.get(name, "").strip()
-        if text and not (text.isascii() and text.isdigit()):
-            return f"{name} must be a whole number, not {text!r}"
+        if text and not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+            return f"{name} must be a whole number of at most {_MOST_DIGITS} digits, not {text[:40]!r}"
+    providers = {
+        point.name for point in importlib.metadata.entry_points(group="opentelemetry_otlp_credential_provider")
+    }
+    for name in _CREDENTIAL_PROVIDERS:
+        provider = environment.get(name, "").strip()
+        if provider and provider not in providers:
+            return f"{name} names {provider!r}, which is not installed"
     names = [name.strip() for name in environment.get("OTEL_PROPAGATORS", "").split(",") if name.strip()]
     if "none" in (name.lower() for name in names):
         return None

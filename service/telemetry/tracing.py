@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from opentelemetry.exporter.otlp.proto.http import Compression
@@ -36,8 +36,7 @@ class Tracing:
         self._sdk: TracerProvider | None = None
         if exporter is None:
             return
-        # The exporter says with every batch that it could not be sent.
-        logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
+        logging.getLogger(OTLPSpanExporter.__module__).addFilter(_once_each())
         known = {"service.name": "helios", "service.version": SCOPE.version}
         self._sdk = TracerProvider(resource=Resource.create({**known, **environment}), shutdown_on_exit=False)
         self._sdk.add_span_processor(_batches(_exporter(exporter)))
@@ -59,6 +58,18 @@ class Tracing:
 def start_tracing(settings: Settings) -> Tracing:
     """As the settings and the environment have it."""
     return Tracing(exporter_settings(settings.otlp_endpoint, process_environment()), environment_attributes())
+
+
+def _once_each() -> Callable[[logging.LogRecord], bool]:
+    """Passes each message once: the exporter says with every batch that it could not be sent."""
+    said: set[str] = set()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        before = len(said)
+        said.add(record.msg)
+        return len(said) > before
+
+    return is_new
 
 
 def _batches(exporter: OTLPSpanExporter) -> BatchSpanProcessor:

@@ -88,8 +88,13 @@ def bundle_members(
         WORDS: ("\n".join(words) + "\n").encode(),
         NUMBERS: _json(dataclasses.asdict(found)),
         **{ROWS.format(table): _json(of_table) for table, of_table in rows.items()},
-        **{LOG.format(row["first_call"]): bytes(row["blob"]) for row in log},
+        **{LOG.format(row["first_call"]): _as_stored(row["blob"]) for row in log},
     }
+
+
+def _as_stored(blob: object) -> bytes:
+    """SQLite holds text and numbers in any column: what is damaged is kept for whoever looks into it."""
+    return blob if isinstance(blob, bytes) else str(blob).encode()
 
 
 def _log_rows(engine: sa.Engine, name: FenceName, first: int, last: int) -> tuple[list[Row], str | None]:

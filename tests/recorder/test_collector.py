@@ -127,6 +127,16 @@ def test_a_collector_that_is_not_there_is_asked_again():
             Collector(ExporterSettings(url)).send(WHO, SPANS)
 
 
+def test_a_password_in_the_address_is_not_said(caplog):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        with pytest.raises(SinkUnavailable) as caught:
+            Collector(ExporterSettings(f"http://anna:s3cret@127.0.0.1:{port}/v1/traces")).send(WHO, SPANS)
+    assert str(caught.value).startswith(f"http://127.0.0.1:{port}/v1/traces cannot be reached")
+    assert "s3cret" not in str(caught.value) + caplog.text
+
+
 def test_nothing_is_posted_for_no_spans(collector):
     assert collector_at(collector).send(WHO, []) == 0
     assert collector.posts == 0

@@ -289,6 +289,15 @@ def test_an_open_request_that_otlp_cannot_hold_does_not_hold_up_the_end_of_its_r
     assert gap["run_id"] == "run-1"
 
 
+def test_an_overtaken_plan_that_otlp_cannot_hold_does_not_take_the_next_one_with_it(store, tmp_path, make, collector):
+    frames = [[make.started(), make.plan(1, [], policy_version=2**64 - 1)], [make.plan(2, [])], [make.completed(2, 0)]]
+    make.write_frames(tmp_path, frames)
+    ship(store, tmp_path, collector.url, make)
+    (span,) = collector.spans
+    assert attributes(span)["helios.plan.fence"] == 2
+    assert attributes(span)["helios.plan.outcome"] == "completed"
+
+
 def test_two_hundred_lanes_keep_reason_and_shape(store, tmp_path, make, collector):
     """C31: nothing limits or evicts attributes."""
     names = [f"request-{number}" for number in range(200)]

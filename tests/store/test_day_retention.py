@@ -15,7 +15,14 @@ from service.recorder.retention import RETRY_S, Retention
 from service.store import partitions, retention
 from service.store.engines import open_database, read_transaction, write_transaction
 from service.store.errors import StoreBusy
-from service.store.partitions import add_day, add_days_ahead, days_with_partitions, has_partition, partition_name
+from service.store.partitions import (
+    add_day,
+    add_days_ahead,
+    analyze_new_days,
+    days_with_partitions,
+    has_partition,
+    partition_name,
+)
 from service.store.retention import Limits, Pruner, prune_step
 from service.store.size import bytes_of_day, used_bytes
 from service.store.tables import decision_log, metadata, plan_lanes, plans, requests
@@ -284,3 +291,22 @@ def test_a_question_about_a_time_reads_the_days_that_it_is_about(engine):
     assert not any(partition_name("plans", day(ago)) in plan for ago in (6, 5, 3, 1))
     with read_transaction(engine) as connection:
         assert connection.execute(between).scalars().all() == [3]
+
+
+def test_a_new_day_gets_statistics_as_soon_as_it_has_rows(engine):
+    with write_transaction(engine) as connection:
+        assert add_day(connection, day(4))
+    name = partition_name("plans", day(4))
+    with write_transaction(engine) as connection:
+        connection.exec_driver_sql(f"ALTER TABLE {name} SET (autovacuum_enabled = off)")
+
+    def known_rows():
+        with read_transaction(engine) as connection:
+            return connection.exec_driver_sql("SELECT reltuples FROM pg_class WHERE relname = %s", (name,)).scalar_one()
+
+    analyze_new_days(engine)
+    assert known_rows() == -1
+    add_run(engine, "r", [3.5] * 7)
+    sort_into_days(engine)
+    analyze_new_days(engine)
+    assert known_rows() == 7

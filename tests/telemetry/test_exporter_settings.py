@@ -66,12 +66,19 @@ def test_propagators_that_are_there_are_no_problem(value):
     assert environment_problem({"OTEL_PROPAGATORS": value}) is None
 
 
-@pytest.mark.parametrize("value", ["many", "-1", "1.5"])
+@pytest.mark.parametrize("value", ["many", "-1", "1.5", "1" * 5000])
 def test_a_limit_that_is_no_number_is_named(value):
     """The SDK raises at import."""
     problem = environment_problem({"OTEL_SPAN_LINK_COUNT_LIMIT": value})
-    assert problem == f"OTEL_SPAN_LINK_COUNT_LIMIT must be a whole number, not {value!r}"
+    assert problem == f"OTEL_SPAN_LINK_COUNT_LIMIT must be a whole number of at most 15 digits, not {value[:40]!r}"
     assert environment_problem({"OTEL_SPAN_LINK_COUNT_LIMIT": "7"}) is None
+
+
+@pytest.mark.parametrize("signal", ["", "TRACES_"])
+def test_a_credential_provider_that_is_not_installed_is_named(signal):
+    """The SDK's exporter raises."""
+    name = f"OTEL_PYTHON_EXPORTER_OTLP_HTTP_{signal}CREDENTIAL_PROVIDER"
+    assert environment_problem({name: "bogus"}) == f"{name} names 'bogus', which is not installed"
 
 
 def test_a_propagator_that_is_not_installed_is_named():

@@ -49,6 +49,19 @@ def test_the_resource_without_an_environment_is_helios(receiver, tmp_path):
     assert attributes(receiver.requests[0].resource_spans[0].resource)["service.name"] == "helios"
 
 
+def test_a_refusal_is_said_once(receiver, tmp_path, caplog):
+    receiver.answers = [Answer(status=401), Answer(status=401)]
+    tracing = start_tracing(settings(tmp_path, otlp_endpoint=receiver.url))
+    for name in ("one", "two"):
+        tracing.tracer.start_span(name).end()
+        tracing._sdk.force_flush()
+    tracing.stop(10.0)
+    assert receiver.posts == 2
+    said = [record for record in caplog.records if record.name.startswith("opentelemetry.exporter")]
+    assert len(said) == 1
+    assert "401" in said[0].getMessage()
+
+
 def test_a_sampler_that_takes_nothing_sends_nothing(receiver, tmp_path, monkeypatch):
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
     tracing = start_tracing(settings(tmp_path, otlp_endpoint=receiver.url))

@@ -225,6 +225,18 @@ def test_what_is_no_bundle_is_refused(tmp_path, content):
     assert "cannot be read" in helios("explain", f"{RUN}/1", "--bundle", tmp_path / "none.zip", code=2)
 
 
+@pytest.mark.parametrize("blob", ["'text'", "5000000000"])
+def test_a_log_that_holds_no_bytes_is_bundled_as_it_is(copy, tmp_path, blob):
+    engine = open_database(f"sqlite:///{copy}")
+    with write_transaction(engine) as connection:
+        connection.exec_driver_sql(f"UPDATE decision_log SET blob = {blob}")
+    engine.dispose()
+    out = tmp_path / "bundle.zip"
+    helios("bundle", "--around", f"{RUN}/40", "--out", out, "--database", copy)
+    with zipfile.ZipFile(out) as bundle:
+        assert "damaged" in json.loads(bundle.read("manifest.json"))["decision_log"]
+
+
 def test_free_text_of_the_store_is_not_in_a_bundle(copy, tmp_path):
     """Whatever an error, a note, a path or a refused value says."""
     secret = "correct-horse"
