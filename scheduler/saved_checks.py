@@ -196,6 +196,10 @@ def _check_records(arrays: dict[str, Array], graphs: int) -> None:
         for field, bounds in fields.items():
             _check_range(f"{name}.{field}", arrays[name][field], bounds, field in _MAY_BE_MISSING)
     _check_range("works", arrays["works"], _TOKENS)
+    participants = arrays["participants"]
+    for field in ("token_rate", "delivery_rate"):
+        if ((participants[field] == 0) & (participants["generation"] > 0)).any():
+            misfit(f"a participant whose {field} is 0")
 
 
 def _check_acceptance(arrays: dict[str, Array]) -> None:

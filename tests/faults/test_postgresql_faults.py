@@ -53,7 +53,7 @@ def test_a_postgresql_that_is_gone_for_longer_than_the_journal_holds_costs_the_o
         postgresql.kill()
         over = 'flare_journal_lost_records_total{cause="over_budget"}'
         wait_until(lambda: server.metric(over) > 0, "the budget to be over", LONG_S)
-        wait_until(lambda: server.warned("removed to keep --journal-budget"), "the warning", LONG_S)
+        wait_until(lambda: server.warned("--journal-budget does not hold"), "the warning", LONG_S)
         server.serves_on()
         assert server.submitter.run_id == run
         postgresql.start()

@@ -64,7 +64,8 @@ if metrics is not None and "changes_to" in behaviour:
     from scheduler.policy import PolicyConfig  # takes long to load
     from service.engine.metrics import EngineMetrics
 
-    EngineMetrics(metrics).policy(behaviour["changes_to"], PolicyConfig(decode_age_price=0.25, newcomer_memory="phase"))
+    policy = PolicyConfig(decode_age_price=0.25, newcomer_memory="phase")
+    EngineMetrics(metrics, given["run_id"]).policy(behaviour["changes_to"], policy)
 note("waiting")
 while metrics is not None and not stop.wait(0.01):
     metrics.heartbeat(time.monotonic_ns())
