@@ -31,7 +31,6 @@ from service.recorder.gauges import SinkGauges, WalGauge
 from service.recorder.offsets import OTLP_OPEN, OTLP_SINK, SQL_SINK, ShippedSegments
 from service.recorder.open_spans import SpanOptions
 from service.recorder.otlp_sink import OtlpSink
-from service.recorder.priority import give_way
 from service.recorder.pump import Pump, Sink
 from service.recorder.retention import Retention, there_is_room
 from service.recorder.sql_sink import SqlSink
@@ -138,7 +137,6 @@ def main(arguments: list[str]) -> int:
         log.error("usage: python -m service.recorder SETTINGS.json")
         return EXIT_USAGE
     guard_child()
-    give_way()
     try:
         settings = msgspec.json.decode(pathlib.Path(arguments[0]).read_bytes(), type=Settings)
         recorder = Recorder(settings)
