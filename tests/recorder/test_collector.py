@@ -74,7 +74,7 @@ def test_a_partial_success_is_a_loss_and_is_not_sent_again(collector):
 
 
 def test_what_a_collector_says_is_one_short_line_in_the_log(collector, caplog):
-    collector.answers = [partial_success(1, "no\x1b[31m\n\x9b" * 9_000)]
+    collector.answers = [partial_success(1, "no\x1b[31m\n\x9b" * 4_000)]
     collector_at(collector).send(WHO, SPANS)
     (line,) = caplog.messages
     assert line.isprintable()
