@@ -1,4 +1,6 @@
-"""A server span for each call of the control API, as the HTTP conventions name it, in the caller's trace.
+"""A server span for each call of the control API that a route takes, as the HTTP conventions name it.
+
+It is one of the caller's trace.
 
 Inference has its own spans, with what the engine knows; health, metrics and the dashboard's polling have none.
 """
@@ -22,7 +24,6 @@ CALL_ATTRIBUTES = (
     "http.response.status_code",
     "error.type",
 )
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 
 
 class ControlSpans(ASGIMiddleware):
@@ -38,7 +39,7 @@ class ControlSpans(ASGIMiddleware):
         if scope["type"] != ScopeType.HTTP or not scope["raw_path"].startswith(PREFIX):
             await next_app(scope, receive, send)
             return
-        method = scope["method"] if scope["method"] in _METHODS else "_OTHER"
+        method = scope["method"]
         route = str(scope.get("path_template") or "")
         name = f"{method} {route}" if route else method
         attributes = {"http.request.method": method, "url.path": scope["path"], "url.scheme": scope["scheme"]}

@@ -25,6 +25,7 @@ from sqlalchemy import exc
 
 from service.recorder.changes import CHANGES
 from service.recorder.days import DAY_US, RUN_DAYS, RunDays, date_of
+from service.recorder.driver_errors import as_sqlalchemy
 from service.recorder.statements import INSERTS, Row, minutes_conflict
 from service.recorder.values import postgresql_values
 from service.store import tables
@@ -99,7 +100,7 @@ class PostgresqlWriter:
         if moved is not None and moved < _TRUNCATED_AFTER:
             return
         driver: Any = connection.connection.driver_connection
-        with _wrapped(connection, self._truncate):
+        with as_sqlalchemy(connection, self._truncate, psycopg.Error):
             for statement in self._once if moved is None else (self._truncate,):
                 driver.execute(statement)
             driver.commit()
@@ -172,21 +173,15 @@ class PostgresqlWriter:
 
 def _send(connection: sa.Connection, copy: _Copy, rows: Sequence[Row]) -> None:
     driver: Any = connection.connection.driver_connection
-    with _wrapped(connection, copy.text), driver.cursor() as cursor, cursor.copy(copy.text) as channel:
+    with (
+        as_sqlalchemy(connection, copy.text, psycopg.Error),
+        driver.cursor() as cursor,
+        cursor.copy(copy.text) as channel,
+    ):
         channel.set_types(copy.types)
         write = channel.write_row
         for row in rows:
             write(row)
-
-
-@contextlib.contextmanager
-def _wrapped(connection: sa.Connection, statement: str) -> Iterator[None]:
-    """The driver's errors as SQLAlchemy raises them for statements of its own."""
-    try:
-        yield
-    except psycopg.Error as error:
-        wrapped = exc.DBAPIError.instance(statement, None, error, psycopg.Error, dialect=connection.dialect)
-        raise wrapped from error
 
 
 def _staging(name: str) -> str:

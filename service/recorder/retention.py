@@ -65,8 +65,9 @@ class Retention:
             self._require_room()
             now = self._clock()
             self._make_days(now)
-            analyze_new_days(self._engine)
             done = self._pruner.step(now)
+            if done.is_nothing:
+                analyze_new_days(self._engine)
         except (StoreBusy, SinkUnavailable):  # the sinks come first, and say so
             return RETRY_S
         except (StoreError, exc.SQLAlchemyError, OSError) as error:

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import sqlalchemy as sa
-from sqlalchemy import exc
 
 from service.recorder.changes import CHANGES
 from service.recorder.days import RUN_DAYS, RunDays
+from service.recorder.driver_errors import as_sqlalchemy
 from service.recorder.values import Values, sqlite_values
 from service.store import tables
 
@@ -83,12 +83,9 @@ class SqliteWriter:
 
 
 def _execute(connection: sa.Connection, statement: str, rows: Sequence[Row]) -> None:
-    """The driver's errors as SQLAlchemy raises them for statements of its own."""
     driver: Any = connection.connection.driver_connection
-    try:
+    with as_sqlalchemy(connection, statement, sqlite3.Error):
         driver.executemany(statement, rows)
-    except sqlite3.Error as error:
-        raise exc.DBAPIError.instance(statement, None, error, sqlite3.Error, dialect=connection.dialect) from error
 
 
 def running_plans(connection: sa.Connection, run_id: str, fences: Sequence[int]) -> list[tuple[Any, ...]]:
