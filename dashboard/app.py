@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import dash
@@ -17,7 +18,7 @@ from dashboard.banner import Status, nothing_to_tell
 from dashboard.context import ControlRoom
 from dashboard.errors import RefusedInput
 from dashboard.markup import in_browser
-from dashboard.pages import plan, policy, timeline
+from dashboard.pages import costs, learning, overview, plan, policy, requests, sql, timeline
 from dashboard.shell import message_page, shell
 from service.control.errors import ControlError
 from service.control.policy import PolicyControl
@@ -53,8 +54,8 @@ def create_dashboard(*, engine: sa.Engine, control: PolicyControl, status: Statu
     room = ControlRoom(engine, control)
     _register_router(app, room)
     banner.register(app, status)
-    timeline.register(app, room)
-    policy.register(app, room)
+    for page in (overview, timeline, plan, requests, costs, learning, policy, sql):
+        page.register(app, room)
     return app
 
 
@@ -71,27 +72,33 @@ def _register_router(app: dash.Dash, room: ControlRoom) -> None:
     async def show_page(pathname: object, search: object) -> Any:
         return await page_for(room, str(pathname or ""), str(search or ""))
 
-    in_browser(
-        app,
-        "markNavigation",
-        Output(ids.NAV_TIMELINE, "className"),
-        Output(ids.NAV_POLICY, "className"),
-        Input(ids.URL, "pathname"),
-    )
+    in_browser(app, "markNavigation", Output(ids.NAV_MARK, "data"), Input(ids.URL, "pathname"))
+
+
+LAYOUTS: Mapping[str, Callable[[ControlRoom, str], Awaitable[Any]]] = {
+    routing.OVERVIEW_PATH: overview.page,
+    routing.TIMELINE_PATH: timeline.page,
+    routing.REQUESTS_PATH: requests.page,
+    routing.COSTS_PATH: costs.page,
+    routing.LEARNING_PATH: learning.page,
+    routing.POLICY_PATH: policy.page,
+    routing.SQL_PATH: sql.page,
+}
+"""What makes each page of the navigation, from the query of its address."""
 
 
 async def page_for(room: ControlRoom, pathname: str, search: str) -> Any:
     """The page at a path, or a page that says what is wrong."""
     try:
         match routing.parse(pathname):
-            case routing.TimelineRoute():
-                return timeline.layout(routing.policy_filter(search), routing.request_filter(search))
+            case routing.Page(path, _):
+                return await LAYOUTS[path](room, search)
             case routing.PlanRoute(run_id, fence):
                 return await plan.page(room, run_id, fence)
-            case routing.PolicyRoute():
-                return await policy.page(room)
+            case routing.RequestRoute(run_id, request_id):
+                return await requests.one_request(room, run_id, request_id)
             case None:
-                back = ("Go to the timeline", routing.TIMELINE_PATH)
+                back = ("Go to the overview", routing.OVERVIEW_PATH)
                 return message_page("No such page", "This address belongs to no page of the dashboard.", link=back)
     except READ_ERRORS as error:
         return message_page("This page cannot be shown now", f"{error}. Reload the page to try again.")

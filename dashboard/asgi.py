@@ -56,7 +56,7 @@ NO_SUCH_PAGE = f"""<!doctype html>
 <body>
 <h1>No such page</h1>
 <p>This address belongs to no page of the dashboard.</p>
-<p><a href="{PREFIX}">Go to the timeline</a></p>
+<p><a href="{PREFIX}">Go to the overview</a></p>
 </body>
 </html>
 """

@@ -6,8 +6,7 @@ from typing import Any
 
 URL = "url"
 PAGE = "page"
-NAV_TIMELINE = "nav-timeline"
-NAV_POLICY = "nav-policy"
+NAV_MARK = "nav-mark"
 SCHEME_TOGGLE = "scheme-toggle"
 STATUS_BANNER = "status-banner"
 STATUS_TICK = "status-tick"

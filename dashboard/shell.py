@@ -9,7 +9,7 @@ from dash import dcc, html
 
 from dashboard import banner, ids
 from dashboard.markup import aria
-from dashboard.routing import POLICY_PATH, TIMELINE_PATH
+from dashboard.routing import OVERVIEW_PATH, PAGES
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'Noto Sans', sans-serif"
 MONOSPACE = "ui-monospace, 'Cascadia Mono', 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace"
@@ -31,6 +31,7 @@ def shell() -> Any:
     return dmc.MantineProvider(
         [
             dcc.Location(id=ids.URL, refresh="callback-nav"),
+            dcc.Store(id=ids.NAV_MARK),
             html.A("Skip to the content", href=f"#{ids.PAGE}", className="skip-link"),
             html.Header(_header(), className="top-bar"),
             *banner.layout(),
@@ -44,12 +45,9 @@ def shell() -> Any:
 def _header() -> Any:
     return html.Div(
         [
-            dcc.Link("Helios", href=TIMELINE_PATH, className="brand"),
+            dcc.Link("Helios", href=OVERVIEW_PATH, className="brand"),
             html.Nav(
-                [
-                    dcc.Link("Timeline", id=ids.NAV_TIMELINE, href=TIMELINE_PATH, className="nav-link"),
-                    dcc.Link("Policy", id=ids.NAV_POLICY, href=POLICY_PATH, className="nav-link"),
-                ],
+                [dcc.Link(page.title, href=page.path, className="nav-link") for page in PAGES],
                 **aria(label="Pages"),
             ),
             html.Div(className="spacer"),

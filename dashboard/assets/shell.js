@@ -4,18 +4,20 @@
     const helios = (window.dash_clientside = window.dash_clientside || {}).helios =
         window.dash_clientside.helios || {};
 
+    // The link of the page that is shown is marked, and names the page in the browser's tab.
     helios.markNavigation = function (pathname) {
         const path = (pathname || "").replace(/\/$/, "");
-        const timeline = path === "/dashboard", policy = path === "/dashboard/policy";
         const plan = path.match(/^\/dashboard\/plan\/.*\/(\d+)$/);
-        document.title = (timeline ? "Timeline" : policy ? "Policy" : plan ? "Plan " + plan[1] : "Dashboard") + " · Helios";
-        const mark = (id, here) => {
-            const link = document.getElementById(id);
-            if (link) here ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current");
-        };
-        mark("nav-timeline", timeline);
-        mark("nav-policy", policy);
-        return ["nav-link" + (timeline ? " here" : ""), "nav-link" + (policy ? " here" : "")];
+        const request = path.match(/^\/dashboard\/requests\/[^/]+\/([^/]+)$/);
+        let title = plan ? "Plan " + plan[1] : request ? "Request " + decodeURIComponent(request[1]) : "Dashboard";
+        document.querySelectorAll(".nav-link").forEach((link) => {
+            const here = new URL(link.href).pathname.replace(/\/$/, "") === path;
+            if (here) title = link.textContent;
+            link.classList.toggle("here", here);
+            here ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current");
+        });
+        document.title = title + " · Helios";
+        return path;
     };
 
     // Mantine writes the scheme to <html>; AG Grid reads its own attribute.

@@ -14,7 +14,7 @@ PLAN_LINK = (
 )
 REQUEST_LINK = (
     "Its plans on the timeline",
-    "${server:raw}/dashboard/?request=${__data.fields.request_id:percentencode}",
+    "${server:raw}/dashboard/timeline?request=${__data.fields.request_id:percentencode}",
 )
 CHOSEN = "$__timeFilter(committed_at) AND run_id IN (${run:sqlstring}) AND kind IN (${kind:sqlstring})"
 

@@ -9,6 +9,9 @@ import pathlib
 NICENESS = 10
 """A tenth of an ordinary process's share where every core is taken: enough to keep up, and woken threads come first."""
 
+AGAIN = "--again"
+"""Tells a recorder that it replaces another one, beside a server that serves."""
+
 _AUTOGROUP = pathlib.Path("/proc/self/autogroup")
 
 

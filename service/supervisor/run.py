@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from service.recorder.priority import AGAIN
 from service.settings import EngineStart, Settings, child_environment
 from service.supervisor import files
 from service.supervisor.child import Child
@@ -149,11 +150,12 @@ class Supervisor:
         self._policies.note(found if found is not None and found.pid == pid else None)
 
     def _start(self, role: Role) -> None:
+        again = (AGAIN,) if role is Role.RECORDER and self._supervision.ever_ready else ()
         try:
             with files.start_file(self._settings, role, self._orders(role)) as start:
                 child = Child(
                     role,
-                    (*self._commands[role], start.path),
+                    (*self._commands[role], start.path, *again),
                     child_environment(os.getpid()),
                     self._report.line,
                     lambda child, code: self._events.put(_Exited(child, code)),

@@ -129,6 +129,11 @@ class Supervision:
         """A stop was requested or decided."""
         return self._stopping_since is not None
 
+    @property
+    def ever_ready(self) -> bool:
+        """The whole server has answered requests before."""
+        return self._ever_ready
+
     def begin(self, now: float) -> list[Action]:
         """Start all, the recorder first so that it sees the run's first record soon."""
         return [self._start(role, now) for role in (Role.RECORDER, Role.ENGINE, Role.SERVICE)]

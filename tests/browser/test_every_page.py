@@ -18,7 +18,7 @@ def pages(filled: FilledStore) -> list[tuple[str, str]]:
     """(path, what is there once the page is complete)"""
     run, fence = filled.plan_keys[-20]
     return [
-        ("/dashboard/", "#timeline-grid .ag-row"),
+        ("/dashboard/timeline", "#timeline-grid .ag-row"),
         (f"/dashboard/plan/{run}/{fence}", "#plan-lanes .ag-row"),
         ("/dashboard/policy", "#policy-history .ag-row"),
     ]
@@ -31,7 +31,7 @@ def test_only_the_server_itself_is_asked_and_no_websocket_is_opened(
         page.goto(address + path)
         expect(page.locator(complete).first).to_be_visible()
     assert len(watch.requests) > 20
-    assert [url for url in watch.requests if not url.startswith(f"{address}/dashboard/")] == []
+    assert [url for url in watch.requests if not url.startswith(f"{address}/dashboard/timeline")] == []
 
 
 @pytest.mark.parametrize("width", [360, 1280])
@@ -54,7 +54,7 @@ BRIGHTNESS = """(selector) => {
 def test_dark_mode_follows_the_system_and_the_switch_is_remembered(browser: Browser, address: str) -> None:
     context = browser.new_context(color_scheme="dark")
     page = context.new_page()
-    page.goto(f"{address}/dashboard/")
+    page.goto(f"{address}/dashboard/timeline")
     expect(page.locator("#timeline-grid .ag-row").first).to_be_visible()
     surfaces = ("body", ".card", "#timeline-grid .ag-root-wrapper")
     assert all(page.evaluate(BRIGHTNESS, surface) < 0.2 for surface in surfaces)
@@ -108,7 +108,7 @@ def test_an_empty_store_says_what_to_do(
     page: Page, store: sa.Engine, fake_engine: Any, serve: Callable[..., AbstractContextManager[str]]
 ) -> None:
     with serve(store, fake_engine) as address:
-        page.goto(f"{address}/dashboard/")
+        page.goto(f"{address}/dashboard/timeline")
         expect(page.locator("#timeline-empty")).to_contain_text("Nothing has been decided yet")
         expect(page.locator("#timeline-curl")).to_contain_text(f"curl {address}/v1/chat/completions")
         page.goto(f"{address}/dashboard/policy")
@@ -117,7 +117,7 @@ def test_an_empty_store_says_what_to_do(
 
 
 def test_the_skip_link_is_the_first_stop_of_the_keyboard(page: Page, address: str) -> None:
-    page.goto(f"{address}/dashboard/")
+    page.goto(f"{address}/dashboard/timeline")
     expect(page.locator("#timeline-grid .ag-row").first).to_be_visible()
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()

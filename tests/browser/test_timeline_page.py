@@ -23,7 +23,7 @@ ROWS = "#timeline-grid .ag-center-cols-container .ag-row"
 
 
 def open_timeline(page: Page, address: str, query: str = "") -> None:
-    page.goto(f"{address}/dashboard/{query}")
+    page.goto(f"{address}/dashboard/timeline{query}")
     expect(page.locator(BARS).first).to_be_attached()
 
 

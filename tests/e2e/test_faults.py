@@ -38,6 +38,7 @@ def test_sigterm_ends_open_streams_flushes_everything_and_exits_0_in_time(helios
     with httpx.Client() as client, open_raw_stream(helios, client) as response:
         lines = response.iter_lines()
         received = [next(lines) for _ in range(8)]
+        wait_until(lambda: helios.rows("SELECT * FROM engine_runs"), "the recorder to have begun")
         helios.process.send_signal(signal.SIGTERM)
         received += list(lines)
         code = helios.process.wait(60)

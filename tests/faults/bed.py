@@ -117,6 +117,7 @@ def bed(data_dir: pathlib.Path, database: str = "", **settings: object) -> Itera
             server.submitter.wait_ready(seconds=LONG_S)
             server.submitter.begin()
             server.submitter.wait_tokens(LANES, LONG_S)
+            wait_until(lambda: server.sql("SELECT run_id FROM engine_runs"), "the recorder to have begun", LONG_S)
             yield server
     finally:
         server.end()

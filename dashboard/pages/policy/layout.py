@@ -30,7 +30,7 @@ PRESET_WORDS = {
 }
 
 
-async def page(room: ControlRoom) -> Any:
+async def page(room: ControlRoom, _search: str = "") -> Any:
     """The page, loaded with the version in force. Raises StoreError."""
     current = await room.control.current()
     history = await room.control.history(HISTORY_LIMIT)

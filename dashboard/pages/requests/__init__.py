@@ -1,0 +1,24 @@
+"""Requests page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dash
+
+from dashboard.context import ControlRoom
+from dashboard.shell import message_page
+
+
+async def page(_room: ControlRoom, _search: str) -> Any:
+    """The page."""
+    return message_page("Requests", "Nothing is shown here yet.")
+
+
+async def one_request(_room: ControlRoom, _run_id: str, request_id: str) -> Any:
+    """One request's life."""
+    return message_page("Request", request_id)
+
+
+def register(_app: dash.Dash, _room: ControlRoom) -> None:
+    """Adds the page's callbacks to `app`."""

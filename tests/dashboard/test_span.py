@@ -1,0 +1,35 @@
+"""The span of time in a page's address."""
+
+import datetime as dt
+
+import pytest
+
+from dashboard.span import Span, read_span
+
+NOW = dt.datetime(2026, 11, 30, 12, 0, tzinfo=dt.UTC)
+
+
+def test_a_moving_window_ends_now():
+    span = read_span("?last=15m", NOW)
+    assert (span.since, span.until, span.last) == (NOW - dt.timedelta(minutes=15), NOW, "15m")
+    assert read_span("?" + "&".join(f"{k}={v}" for k, v in span.query.items()), NOW) == span
+
+
+def test_a_fixed_window_keeps_both_ends_in_any_zone():
+    span = read_span("?since=2026-11-30T10:00:00%2B01:00&until=2026-11-30T10:30:00Z", NOW)
+    assert span == Span(NOW.replace(hour=9), NOW.replace(hour=10, minute=30))
+    assert span.seconds == 5400
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        "",
+        "?last=9y",
+        "?since=soon",
+        "?since=2026-11-30T11:00:00Z&until=2026-11-30T10:00:00Z",
+        "?since=0001-01-01T00:00:00%2B23:00",
+    ],
+)
+def test_what_cannot_be_read_is_the_default(search):
+    assert read_span(search, NOW).last == "1h"
