@@ -15,10 +15,26 @@
             if (here) title = link.textContent;
             link.classList.toggle("here", here);
             here ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current");
+            // On a phone the links are a row that scrolls sideways; the page must not jump with it.
+            if (here) link.parentElement.scrollLeft = link.offsetLeft - (link.parentElement.clientWidth - link.offsetWidth) / 2;
         });
         document.title = title + " · Helios";
         return path;
     };
+
+    // The span picker's links (dashboard/span_picker.py): another span is another address, and what else stands in the
+    // address now stays, whoever wrote it there. Clicks that mean "in another tab" are the browser's.
+    const SPAN_FIELDS = ["last", "since", "until"];
+    document.addEventListener("click", (event) => {
+        const link = event.target.closest && event.target.closest(".span-picker a");
+        if (!link || event.button !== 0 || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+        event.preventDefault();
+        const query = new URLSearchParams(window.location.search);
+        [...SPAN_FIELDS, ...(link.dataset.drop || "").split(" ")].forEach((name) => name && query.delete(name));
+        SPAN_FIELDS.forEach((name) => link.dataset[name] && query.set(name, link.dataset[name]));
+        window.history.pushState({}, "", window.location.pathname + "?" + query);
+        window.dispatchEvent(new CustomEvent("_dashprivate_pushstate"));
+    });
 
     // Mantine writes the scheme to <html>; AG Grid reads its own attribute.
     const root = document.documentElement;
