@@ -20,6 +20,7 @@ from service.api.application import create_app
 from service.api.health import server_status
 from service.api.http_server import create_server, listen
 from service.control.policy import PolicyControl
+from service.credentials.errors import CredentialsUnusable
 from service.ipc.client import EngineClient
 from service.model_source import ModelSourceError, resolve_model
 from service.settings import Settings
@@ -67,15 +68,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             reasons, warnings = await server_status(app.state["context"])
             return [*reasons, *warnings]
 
-        app = create_app(
-            settings,
-            text_model=text_model,
-            engine_client=engine,
-            store_engine=store,
-            control=control,
-            tracer=tracing.tracer,
-            mounts=[mount(create_dashboard(engine=store, control=control, status=status))],
-        )
+        try:
+            app = create_app(
+                settings,
+                text_model=text_model,
+                engine_client=engine,
+                store_engine=store,
+                control=control,
+                tracer=tracing.tracer,
+                mounts=[mount(create_dashboard(engine=store, control=control, status=status))],
+            )
+        except CredentialsUnusable as error:
+            return _refuse(str(error))
         server = create_server(app)
         install_stop_handler(lambda: setattr(server, "should_exit", True), STOP_DEADLINE_S)
         server.run(sockets=[sock])

@@ -30,8 +30,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Resolved settings of one `helios serve`. Paths are absolute."""
 
     model: Annotated[str, about("A model's name, or a folder with a Hugging Face checkpoint.")] = DEFAULT_MODEL
-    host: Annotated[str, about("The address to listen on; this machine's own only.")] = "127.0.0.1"
+    host: Annotated[str, about("The address to listen on; one that other machines reach needs --credentials-file.")] = (
+        "127.0.0.1"
+    )
     port: Annotated[int, about("The TCP port to listen on.")] = 8000
+    credentials_file: Annotated[
+        str | None, about("Ask everyone for a key of this file, which helios keys makes; without it nobody is asked.")
+    ] = None
+    protect_metrics: Annotated[bool, about("Ask for a key at /metrics too, with --credentials-file.")] = False
     data_dir: Annotated[str, about("Where the journal, the SQLite database and run files live.")]
     database: Annotated[str, about("The trace store: postgresql://USER@HOST/NAME, or a SQLite file's path or URL.")]
     device: Annotated[
@@ -204,6 +210,11 @@ def server_address(environment: Mapping[str, str] | None = None) -> str:
         return (default_data_dir(env) / "run" / "address").read_text(encoding="utf-8").strip() or DEFAULT_SERVER
     except (OSError, UnicodeDecodeError):
         return DEFAULT_SERVER
+
+
+def server_key(environment: Mapping[str, str] | None = None) -> str:
+    """$HELIOS_KEY: what commands show to a server that asks for credentials; empty when there is none."""
+    return (os.environ if environment is None else environment).get("HELIOS_KEY", "").strip()
 
 
 def default_threads() -> int:

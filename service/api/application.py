@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.metadata
+import pathlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -18,15 +19,19 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.types import ControllerRouterHandler
 from opentelemetry.trace import Tracer
 
+from service.api.authentication import Authentication
 from service.api.context import STORE_THREADS, TOKENIZE_THREADS, ApiContext
 from service.api.control_spans import ControlSpans
 from service.api.engine_port import EnginePort
+from service.api.gate import Gate
 from service.api.origins import OriginGuard, is_loopback
 from service.api.policy_keeper import keep_policy
 from service.api.problems import handle_exception
 from service.api.routes import ROUTES
 from service.api.scrapes import Scrapes
+from service.api.security_headers import add_headers
 from service.control.policy import PolicyControl
+from service.credentials.key_ring import KeyRing
 from service.settings import Settings
 from service.telemetry.render import render
 from service.telemetry.service_metrics import ServiceMetrics
@@ -55,9 +60,16 @@ def create_app(
 ) -> Litestar:
     """The HTTP application. It starts and closes `engine_client`; the rest belongs to the caller.
 
+    Raises CredentialsUnusable.
+
     `tracer` makes the spans of control calls; without it there are none.
     """
     spans = [] if tracer is None else [ControlSpans(tracer)]
+    gate = _gate(settings)
+    # Around the spans: nobody without a credential fills a collector, or puts a key into a span.
+    asked = [] if gate is None else [Authentication(gate)]
+    # A name that leads here by DNS rebinding brings no credential along.
+    loopback_only = gate is None and is_loopback(settings.host)
     own_metrics = ServiceMetrics()
 
     def exposition(openmetrics: bool) -> bytes:
@@ -75,12 +87,14 @@ def create_app(
         started_at=int(time.time()),
         store_threads=anyio.CapacityLimiter(STORE_THREADS),
         tokenize_threads=anyio.CapacityLimiter(TOKENIZE_THREADS),
+        gate=gate,
     )
     return Litestar(
         [*ROUTES, *mounts],
         state=State({"context": context}),
         lifespan=[_lifespan(context)],
-        middleware=[*spans, OriginGuard(loopback_only=is_loopback(settings.host))],
+        middleware=[*asked, *spans, OriginGuard(loopback_only=loopback_only)],
+        before_send=[add_headers],
         exception_handlers={Exception: handle_exception},
         request_max_body_size=MAX_BODY_BYTES,
         openapi_config=OpenAPIConfig(
@@ -89,6 +103,12 @@ def create_app(
         logging_config=None,
         debug=False,
     )
+
+
+def _gate(settings: Settings) -> Gate | None:
+    if settings.credentials_file is None:
+        return None
+    return Gate(KeyRing(pathlib.Path(settings.credentials_file)), protect_metrics=settings.protect_metrics)
 
 
 def _lifespan(context: ApiContext) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:

@@ -15,6 +15,7 @@ from litestar import Request
 
 from service.api.engine_port import EnginePort
 from service.api.errors import EngineNotReady, QueueFull, ShuttingDown
+from service.api.gate import Gate
 from service.api.scrapes import Scrapes
 from service.control.policy import PolicyControl
 from service.ipc.messages import EngineReady
@@ -44,7 +45,8 @@ class OpenAnswer(Protocol):
 class ApiContext:
     """Everything the routes work with; only `open`, `tokenizing`, `stopping` and `policy_trouble` change.
 
-    `policy_trouble`: what people should know of the engine's policy, empty when all is well.
+    `gate` is None where no credentials are asked for. `policy_trouble`: what people should know of the engine's
+    policy, empty when all is well.
     """
 
     settings: Settings
@@ -57,6 +59,7 @@ class ApiContext:
     started_at: int
     store_threads: anyio.CapacityLimiter
     tokenize_threads: anyio.CapacityLimiter
+    gate: Gate | None = None
     stopping: bool = False
     tokenizing: int = 0
     policy_trouble: str = ""

@@ -3,11 +3,14 @@
 ApiError
 ├── BadRequest           400  the body or a parameter cannot be used; `param` says which
 ├── ContextExceeded      400  prompt, or prompt plus max_tokens, are longer than the model's context
+├── Unauthenticated      401  no credential, or one that is not valid
 ├── CrossOrigin          403  a browser page of another origin, or under another name
+├── Forbidden            403  the credential's role does not allow it
 ├── NotFound             404  no such plan, request, run or model
 ├── ModelNotFound        404  a model that is not served here
 ├── Unprocessable        422  well-formed, but a value is not allowed
 ├── PreconditionRequired 428  a change without If-Match
+├── TooManyFailures      429  wrong keys again and again
 ├── QueueFull            429  as many requests as the server takes are open
 ├── GenerationFailed     500  the engine could not go on with a request
 ├── EngineNotReady       503  the engine starts, stops or is down
@@ -42,6 +45,22 @@ class ContextExceeded(ApiError):
 
 class CrossOrigin(ApiError):
     """A change that a page of another origin asks for, or anything under a name that is not this machine's."""
+
+
+class Unauthenticated(ApiError):
+    """No credential, or one that is not valid."""
+
+
+class Forbidden(ApiError):
+    """The credential's role does not allow it."""
+
+
+class TooManyFailures(ApiError):
+    """Wrong keys again and again from one address; `wait_s`: seconds until it is worth trying again."""
+
+    def __init__(self, message: str, wait_s: int) -> None:
+        self.wait_s = wait_s
+        super().__init__(message)
 
 
 class NotFound(ApiError):

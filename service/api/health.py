@@ -73,6 +73,7 @@ async def server_status(context: ApiContext) -> tuple[list[str], list[str]]:
     warnings = [
         *([REPLACED] if replaced else []),
         *([UNREACHABLE] if not replaced and gaps is None else []),
+        *([context.gate.keys.problem] if context.gate is not None and context.gate.keys.problem else []),
         *([context.policy_trouble] if context.policy_trouble and not replaced else []),
         *_trace_warnings(context.settings.engine_metrics_path),
         *_store_warnings(context.settings.recorder_metrics_path),

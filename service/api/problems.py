@@ -32,6 +32,8 @@ from service.text import TemplateError, UnencodableText
 _log = logging.getLogger(__name__)
 E_ = TypeVar("E_", bound=Exception)
 PROBLEM_JSON = "application/problem+json"
+CHALLENGE = 'Bearer realm="helios"'
+"""Not Basic, which is taken too: browsers would ask for it, keep it, and send it along with other sites' requests."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,8 +49,9 @@ class Answer:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Retry-After where it helps."""
-        return {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
+        """Retry-After where it helps, and how to authenticate where that is missing."""
+        retry = {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
+        return retry | ({"WWW-Authenticate": CHALLENGE} if self.status == http.HTTPStatus.UNAUTHORIZED else {})
 
     def openai(self) -> dict[str, Any]:
         """OpenAI's error object."""
@@ -116,11 +119,14 @@ INTERNAL = Answer(500, "internal_error", "The server failed on this request. Its
 RULES = (
     _rule(errors.BadRequest, lambda e: Answer(400, e.code or "invalid_request", str(e), e.param)),
     _rule(errors.ContextExceeded, lambda e: Answer(400, "context_length_exceeded", str(e), e.param)),
+    _rule(errors.Unauthenticated, _plain(401, "invalid_api_key")),
     _rule(errors.CrossOrigin, _plain(403, "cross_origin")),
+    _rule(errors.Forbidden, _plain(403, "forbidden")),
     _rule(errors.ModelNotFound, lambda e: Answer(404, "model_not_found", str(e), "model")),
     _rule(errors.NotFound, _plain(404, "not_found")),
     _rule(errors.Unprocessable, lambda e: Answer(422, "invalid_value", str(e), extra={"problems": e.problems})),
     _rule(errors.PreconditionRequired, _plain(428, "if_match_required")),
+    _rule(errors.TooManyFailures, lambda e: Answer(429, "too_many_failures", str(e), retry_after_s=e.wait_s)),
     _rule(errors.QueueFull, _plain(429, "queue_full", 1)),
     _rule(errors.GenerationFailed, _plain(500, "generation_failed")),
     _rule(errors.EngineNotReady, _plain(503, "engine_not_ready", 2)),

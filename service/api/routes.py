@@ -7,6 +7,7 @@ from litestar.types import ControllerRouterHandler
 from service.api.exposition import metrics
 from service.api.health import index, live, ready
 from service.api.inference import chat_completions, completions
+from service.api.login import login_page, logout_page, sign_in, sign_out
 from service.api.models import get_model, list_models, tokenize
 from service.api.policy_routes import get_history, get_policy, put_policy, rollback
 from service.api.trace_routes import get_plan, get_request, list_plans, list_requests, list_runs
@@ -29,5 +30,9 @@ ROUTES: tuple[ControllerRouterHandler, ...] = (
     live,
     ready,
     metrics,
+    login_page,
+    sign_in,
+    logout_page,
+    sign_out,
     index,
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import http
 from typing import Any
 
 import requests
 
 from service.cli.output import fail
+from service.settings import server_key
 
 TIMEOUT_S = 15
 
@@ -19,6 +21,8 @@ def call(
     Ends the command with the server's own words otherwise: exit 2 for a value that is not allowed, 1 for the rest.
     """
     headers = {} if version is None else {"If-Match": f'"{version}"'}
+    if key := server_key():
+        headers["Authorization"] = f"Bearer {key}"
     try:
         with requests.Session() as session:
             session.trust_env = False  # a proxy for the outside world is not asked about this machine
@@ -51,6 +55,8 @@ def _problem(server: str, status: int, content: object, version: int | None) -> 
     code = content.get("code")
     if code == "stale_policy":
         return _stale(content, version)
+    if status == http.HTTPStatus.UNAUTHORIZED:
+        return f"{server} asks for a key, and $HELIOS_KEY holds none that it takes (helios keys add makes one)"
     if code == "not_found":
         return f"{server} has no policy to control; is it a Helios of another version?"
     if code == "engine_did_not_answer":

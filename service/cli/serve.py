@@ -31,11 +31,14 @@ DEFAULT_TEXTS = {
     "journal_budget": "1GiB",
     "retention_bytes": "10GiB",
     "mixed_prefill": None,
+    "protect_metrics": None,
 }
 TYPES: dict[str, Any] = {
     "model": str,
     "host": str,
     "port": click.IntRange(1, 65535),
+    "credentials_file": click.Path(path_type=pathlib.Path),
+    "protect_metrics": bool,
     "data_dir": click.Path(path_type=pathlib.Path),
     "database": str,
     "device": click.Choice(["cpu", "cuda", "simulated"]),
@@ -100,7 +103,7 @@ def resolve_settings(given: dict[str, Any]) -> Settings:
         chosen["model"] = str(pathlib.Path(chosen["model"]).absolute())
     if chosen.get("draft_head", "auto") not in ("auto", "none"):
         chosen["draft_head"] = str(pathlib.Path(chosen["draft_head"]).expanduser().absolute())
-    for name in ("catalog", "acceptance"):
+    for name in ("catalog", "acceptance", "credentials_file"):
         if name in chosen:
             chosen[name] = str(chosen[name].absolute())
     settings = Settings(database=chosen.pop("database", ""), **chosen)

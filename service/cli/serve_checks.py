@@ -10,6 +10,8 @@ from service.settings import Settings
 
 def wrong_combination(settings: Settings) -> str | None:
     """One line that says what contradicts what, or None."""
+    if settings.protect_metrics and settings.credentials_file is None:
+        return "--protect-metrics asks for a key of --credentials-file, and none is given"
     why = _wrong_for_simulated(settings) if settings.device == "simulated" else _for_simulated_only(settings)
     if why is not None:
         return why

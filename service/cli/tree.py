@@ -13,6 +13,7 @@ from service.cli.bundle import bundle
 from service.cli.database import database
 from service.cli.explain import explain_command
 from service.cli.journal import journal
+from service.cli.keys import keys
 from service.cli.output import VERSION, Group, WrongUsage
 from service.cli.policy import policy
 from service.cli.selfcheck import selfcheck
@@ -54,6 +55,7 @@ main.add_command(selfcheck)
 main.add_command(database)
 main.add_command(journal)
 main.add_command(policy)
+main.add_command(keys)
 main.add_command(sql)
 main.add_command(explain_command)
 main.add_command(audit)

@@ -22,6 +22,11 @@ class Caller:
     role: Role
 
     @property
+    def may_infer(self) -> bool:
+        """Whether the inference routes are open to it; people's keys are not for programs."""
+        return self.role is Role.CLIENT
+
+    @property
     def may_read(self) -> bool:
         """Whether the control API's and the dashboard's readings are open to it."""
         return self.role in (Role.VIEWER, Role.OPERATOR)

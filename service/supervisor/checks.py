@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import pathlib
 import socket
 
-from service.supervisor.errors import HostRefused, PortInUse
+from service.credentials.errors import CredentialsUnusable
+from service.credentials.files import read_credentials
+from service.supervisor.errors import CredentialsRefused, HostRefused, PortInUse
 
 
-def check_host(host: str) -> None:
-    """Only this machine's own addresses are served. Raises HostRefused."""
+def check_host(host: str, credentials_file: str | None) -> None:
+    """Other machines are let in with credentials only. Raises HostRefused and CredentialsRefused."""
+    if credentials_file is not None:
+        try:
+            read_credentials(pathlib.Path(credentials_file))
+        except CredentialsUnusable as error:
+            raise CredentialsRefused(f"--credentials-file: {error}") from error
+        return
     try:
         loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         loopback = False
     if not loopback:
         raise HostRefused(
-            f"--host {host} would let other machines in, and this version has no credentials yet; "
-            "use 127.0.0.1 (behind your own proxy if need be)"
+            f"--host {host} lets other machines in, which needs --credentials-file FILE; make one with: "
+            "helios keys add --credentials-file FILE --name you --role operator"
         )
 
 

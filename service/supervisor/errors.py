@@ -3,7 +3,8 @@
 StartRefused
 ├── DataDirUnusable     the data directory cannot be made or written
 ├── DataDirBusy         another server runs on the data directory
-├── HostRefused         an address that is not this machine's own, while there are no credentials
+├── HostRefused         an address that is not this machine's own without credentials, or that does not exist
+├── CredentialsRefused  the credentials' file cannot be used
 ├── PortInUse           something listens on the port already, or the port may not be used
 ├── StoreRefused        the database is corrupt, newer than this program or out of reach
 ├── PolicyRefused       a policy flag with a value that is not allowed
@@ -27,6 +28,10 @@ class DataDirBusy(StartRefused):
 
 class HostRefused(StartRefused):
     """The address would open the server to other machines, or does not exist."""
+
+
+class CredentialsRefused(StartRefused):
+    """The credentials' file cannot be used."""
 
 
 class PortInUse(StartRefused):

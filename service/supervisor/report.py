@@ -16,8 +16,9 @@ from service.supervisor.supervision import Role
 
 
 def base_url(settings: Settings) -> str:
-    """`http://HOST:PORT`, with brackets around an IPv6 address."""
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    """`http://HOST:PORT`, with brackets around an IPv6 address; of a server on every address, loopback's."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
+    host = f"[{host}]" if ":" in host else host
     return f"http://{host}:{settings.port}"
 
 
@@ -79,8 +80,9 @@ class Report:
 
     def _example(self, url: str) -> str:
         body = {"model": self._model, "messages": [{"role": "user", "content": "Why is the sky blue?"}]}
+        key = "" if self._settings.credentials_file is None else "-H 'Authorization: Bearer KEY' "
         return (
-            f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' "
+            f"curl {url}/v1/chat/completions {key}-H 'Content-Type: application/json' "
             f"-d {shlex.quote(json.dumps(body, ensure_ascii=False))}"
         )
 

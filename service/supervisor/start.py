@@ -60,7 +60,7 @@ def serve(settings: Settings, commands: Mapping[Role, tuple[str, ...]] = MODULES
     Raises StartRefused, and then, as after a stop before the first process was started (exit code 0), what was made
     in the data directory is gone again, but for a database that was made or upgraded.
     """
-    checks.check_host(settings.host)
+    checks.check_host(settings.host, settings.credentials_file)
     gate = StopGate()
     put_back = install_stop_handler(gate.stop, STOP_DEADLINE_S)
     try:

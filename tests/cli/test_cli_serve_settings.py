@@ -55,6 +55,7 @@ def test_every_option_reaches_its_setting(monkeypatch, tmp_path):
         "time_scale": 0.5, "acceptance": str(tmp_path / "acceptance.csv"),
         "draft_allocation": "host", "speculative_token_capacity": 24, "mixed_prefill": True, "snapshot_rows": 0,
         "retention_days": 7, "retention_bytes": 0,
+        "credentials_file": str(tmp_path / "credentials.json"), "protect_metrics": True,
     }  # fmt: skip
     assert set(values) == set(TYPES)
     (tmp_path / "catalog.csv").write_text(CATALOG)
