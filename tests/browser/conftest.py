@@ -13,6 +13,7 @@ import sqlalchemy as sa
 import uvicorn
 from factories import FilledStore, fill_store
 from litestar import Litestar
+from million import Million, million_store
 
 from dashboard.app import create_dashboard
 from dashboard.asgi import mount
@@ -84,4 +85,18 @@ def serve() -> Callable[[sa.Engine, Engine], contextlib.AbstractContextManager[s
 def address(store: sa.Engine, filled: FilledStore, fake_engine: Engine) -> Iterator[str]:
     """The dashboard over the filled store."""
     with serving(store, fake_engine) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def million() -> Iterator[Million]:
+    """The store of a million plans, one for the session; making it takes as long as some ten tests."""
+    with million_store() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def million_address(million: Million) -> Iterator[str]:
+    """The dashboard over a million plans."""
+    with serving(million.store, Engine()) as url:
         yield url

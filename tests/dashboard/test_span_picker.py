@@ -6,6 +6,7 @@ import datetime as dt
 import urllib.parse
 
 import pytest
+from dash import html
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,21 +20,12 @@ FIXED = Span(NOW - dt.timedelta(hours=3), NOW - dt.timedelta(hours=2))
 
 def links(span: Span, search: str = "", **options: object) -> dict[str, dict[str, str]]:
     """The links' words, and what each one's address means."""
-    document = span_picker(span, COSTS_PATH, search, **options).to_plotly_json()
     found: dict[str, dict[str, str]] = {}
-
-    def walk(node: object) -> None:
-        if isinstance(node, list):
-            for child in node:
-                walk(child)
-        elif hasattr(node, "href"):
+    for node in span_picker(span, COSTS_PATH, search, **options)._traverse():
+        if isinstance(node, html.A):
             path, _, query = node.href.partition("?")
             assert path == COSTS_PATH
             found[node.children] = dict(urllib.parse.parse_qsl(query, strict_parsing=True))
-        else:
-            walk(getattr(node, "children", None))
-
-    walk(document["props"]["children"])
     return found
 
 
