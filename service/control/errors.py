@@ -7,6 +7,9 @@
     ├── UnknownVersion       no such policy version, or one that was never in force
     ├── EngineDidNotAnswer   the engine did not acknowledge in time; the change was withdrawn
     ├── ChangeRefused        the change was withdrawn while it was being applied, by a restart
+    ├── InvalidGuard         a guard's minutes, limits or change that cannot be used; an InvalidChange
+    ├── GuardWatches         a guard watches the version in force, and the change does not say that it ends it
+    ├── NoGuard              no guard watches the version that the caller named
     ├── NoPolicy             the store holds no applied version yet
     └── UnreadablePolicy     a stored version holds values that this Helios cannot use
 
@@ -16,6 +19,7 @@ Beside these a change raises scheduler.errors.InvalidPolicy (bad coefficients), 
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,6 +37,29 @@ class InvalidChange(ControlError, ValueError):
         self.name = name
         self.problem = problem
         super().__init__(f"{name}: {problem}")
+
+
+class InvalidGuard(InvalidChange):
+    """A guard that cannot be opened as asked."""
+
+
+class GuardWatches(ControlError):
+    """A guard watches the version in force: end it, roll it back, or say that the change ends it.
+
+    `version` is the guarded one, `until` when the guard will have decided.
+    """
+
+    def __init__(self, version: int, actor: str, until: dt.datetime) -> None:
+        self.version = version
+        self.until = until
+        super().__init__(
+            f"a guard watches version {version} by {actor} until {until:%H:%M:%S} UTC; end it first, roll back, or "
+            "say with the change that it ends the guard"
+        )
+
+
+class NoGuard(ControlError):
+    """No guard watches the version that the caller named."""
 
 
 class StalePolicy(ControlError):

@@ -13,107 +13,66 @@ A change while a guard watches is refused (GuardWatches) unless it says that it 
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import datetime as dt
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from scheduler.errors import InvalidPolicy
+from service.control.checks import checked_actor, checked_note, checked_version
+from service.control.errors import InvalidChange, NoGuard
+from service.control.evidence import read_measures
+from service.control.guard_rows import close_guard, find_guard, list_guards, watching_guard
+from service.control.guard_terms import (
+    DEFAULT_MINUTES,
+    GUARD_ACTOR,
+    LEAST_MINUTES,
+    LIMIT_NAMES,
+    MOST_MINUTES,
+    UNITS,
+    Evidence,
+    Guard,
+    GuardLimits,
+    GuardState,
+    GuardTerms,
+    Limit,
+    LimitCheck,
+    Measure,
+    Measures,
+    Verdict,
+    judge,
+    limits_from,
+)
+from service.control.proposals import Proposal
+from service.control.versions import lock_versions, record_attempt
+from service.store.engines import read_transaction, write_transaction
 
 if TYPE_CHECKING:
     from service.control.policy import PolicyControl
 
-GuardState = Literal["watching", "held", "rolled_back", "ended"]
-Verdict = Literal["holds", "broken", "too_few"]
-GUARD_ACTOR = "guard"
-"""Who made a version that a guard's decision restored."""
-LEAST_MINUTES = 0.01
-MOST_MINUTES = 24 * 60.0
-DEFAULT_MINUTES = 15.0
+__all__ = [
+    "DEFAULT_MINUTES",
+    "GUARD_ACTOR",
+    "LEAST_MINUTES",
+    "LIMIT_NAMES",
+    "MOST_MINUTES",
+    "UNITS",
+    "Evidence",
+    "Guard",
+    "GuardControl",
+    "GuardLimits",
+    "GuardState",
+    "Limit",
+    "LimitCheck",
+    "Verdict",
+    "limits_from",
+]
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Limit:
-    """One bound: `ratio` times the hour before, or an `absolute` value in the measure's unit; exactly one is given.
-
-    `samples`: how many the trial needs, and with a ratio the hour before, so that it can be decided.
-    """
-
-    ratio: float | None = None
-    absolute: float | None = None
-    samples: int = 100
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class GuardLimits:
-    """What must hold; None leaves a measure out, at least one is given.
-
-    `first_token_p99`: ms from arrival to the first visible output, at most; its samples are requests that arrived under
-    the version. `inter_token_p99`: ms between two publications of one request, at most, as flare_inter_token_seconds
-    counts them; its samples are such gaps. `throughput`: output tokens for each second that the device was busy, at
-    least; its samples are completed plans. Per busy second, since tokens per second of the clock fall with the traffic.
-    A p99 is the nearest rank: the smallest sample that at least 99 % of them do not exceed.
-    """
-
-    first_token_p99: Limit | None = Limit(ratio=1.10, samples=100)
-    inter_token_p99: Limit | None = Limit(ratio=1.10, samples=1_000)
-    throughput: Limit | None = Limit(ratio=0.95, samples=100)
-
-
-LIMIT_NAMES = tuple(field.name for field in dataclasses.fields(GuardLimits))
-UNITS = {"first_token_p99": "ms", "inter_token_p99": "ms", "throughput": "tokens per busy second"}
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class LimitCheck:
-    """One limit and what was found, in the unit of UNITS. `bound`: what `value` may not pass; None without a basis.
-
-    `before` and `before_samples` are of the hour before, `value` and `samples` of the trial; None: no sample.
-    """
-
-    name: str
-    bound: float | None
-    before: float | None
-    before_samples: int
-    value: float | None
-    samples: int
-    needed: int
-    verdict: Verdict
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Evidence:
-    """What a guard's state rests on. `read_until`: the trace up to here was looked at.
-
-    `watched_s`: seconds of the trial in which the store answered, the engine was ready and somebody looked. `problems`:
-    why it could not be decided so far, in words; empty when nothing stands against it.
-    """
-
-    before_since: dt.datetime
-    before_until: dt.datetime
-    checked_at: dt.datetime | None = None
-    read_until: dt.datetime | None = None
-    watched_s: float = 0.0
-    checks: tuple[LimitCheck, ...] = ()
-    problems: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Guard:
-    """One guarded version. It watches from `opened_at` to `until`; `parent` is the version whose values come back.
-
-    `reason`: the decision in one sentence, empty while it watches. Times are aware UTC.
-    """
-
-    version: int
-    parent: int
-    minutes: float
-    limits: GuardLimits
-    actor: str
-    state: GuardState
-    opened_at: dt.datetime
-    until: dt.datetime
-    decided_at: dt.datetime | None
-    reason: str
-    evidence: Evidence
+T = TypeVar("T")
+BEFORE = dt.timedelta(hours=1)
+"""What a trial is compared with."""
+NOTHING = Measures(Measure(None, 0), Measure(None, 0), Measure(None, 0))
 
 
 class GuardControl:
@@ -140,15 +99,30 @@ class GuardControl:
         or limits that cannot be used, for values that change nothing, and for a ratio to an hour that has too few
         samples, and GuardWatches while another one watches, unless `end_guard`.
         """
-        raise NotImplementedError
+        now = self._policy.now()
+        wanted = GuardLimits() if limits is None else limits
+        evidence = Evidence(before_since=now - BEFORE, before_until=now)
+        proposal = Proposal(
+            expected_version,
+            actor,
+            note,
+            preset,
+            {} if coefficients is None else coefficients,
+            guard=GuardTerms(minutes, wanted, evidence),
+            end_guard=end_guard,
+        )
+        made = await self._policy.carry_out(await self._with_the_hour_before(proposal))
+        guard = await asyncio.to_thread(self._read, find_guard, made.version)
+        assert guard is not None, "a guard is written with its version"
+        return guard
 
     async def current(self) -> Guard | None:
         """The one that watches, with the evidence so far. Raises StoreError."""
-        raise NotImplementedError
+        return await asyncio.to_thread(self._read, watching_guard)
 
     async def history(self, limit: int = 20) -> list[Guard]:
         """The newest guards, newest first, the watching one too. Raises StoreError."""
-        raise NotImplementedError
+        return await asyncio.to_thread(self._read, list_guards, limit)
 
     async def end(self, *, expected_version: int, rollback: bool = False, actor: str, note: str = "") -> Guard:
         """Ends the watching guard and keeps its version or, with `rollback`, restores the values before it.
@@ -156,4 +130,47 @@ class GuardControl:
         Returns the guard as it ended. Raises NoGuard when none watches version `expected_version`, and what
         PolicyControl.rollback raises.
         """
-        raise NotImplementedError
+        expected = checked_version("expected_version", expected_version)
+        who, why = checked_actor(actor), checked_note(note)
+        if not rollback:
+            return await asyncio.to_thread(self._end_and_keep, expected, who, why)
+        guard = await self.current()
+        if guard is None or guard.version != expected:
+            return await asyncio.to_thread(self._end_and_keep, expected, who, why)  # says that there is none
+        await self._policy.rollback(expected_version=expected, to_version=guard.parent, actor=who, note=why)
+        closed = await asyncio.to_thread(self._read, find_guard, expected)
+        assert closed is not None, "guards are never deleted"
+        return closed
+
+    async def _with_the_hour_before(self, proposal: Proposal) -> Proposal:
+        """The proposal with what the hour before was like. What cannot be proposed at all is left as it is: the
+        control refuses it and says so in the audit.
+        """
+        terms = proposal.guard
+        assert terms is not None, "only guarded changes come here"
+        try:
+            proposal.checked()
+        except (InvalidPolicy, InvalidChange):
+            return proposal
+        span = terms.evidence.before_since, terms.evidence.before_until
+        before = await asyncio.to_thread(read_measures, self._policy.store, *span)
+        evidence = dataclasses.replace(terms.evidence, checks=judge(terms.limits, before, NOTHING))
+        return dataclasses.replace(proposal, guard=dataclasses.replace(terms, evidence=evidence))
+
+    def _end_and_keep(self, version: int, actor: str, note: str) -> Guard:
+        now, engine = self._policy.now(), self._policy.store
+        request = {"end_guard": version, "note": note}
+        with write_transaction(engine) as connection:
+            lock_versions(connection)
+            reason = f"ended by {actor}, who kept the version" + (f": {note}" if note else "")
+            closed = close_guard(connection, version, "ended", reason, now)
+            why = "" if closed else f"no guard watches version {version}"
+            record_attempt(connection, "ended" if closed else "invalid", why, request, actor, now)
+            guard = find_guard(connection, version)
+        if not closed or guard is None:
+            raise NoGuard(f"no guard watches policy version {version}")
+        return guard
+
+    def _read(self, query: Callable[..., T], *arguments: Any) -> T:
+        with read_transaction(self._policy.store) as connection:
+            return query(connection, *arguments)

@@ -26,7 +26,16 @@ from opentelemetry.trace import NoOpTracer, Tracer
 from scheduler.errors import InvalidPolicy
 from scheduler.policy import CoefficientValue
 from service.control.errors import ChangeInProgress, ChangeRefused, ControlError, EngineDidNotAnswer, InvalidChange
-from service.control.proposals import ABANDONED_AFTER, Opened, Proposal, open_change, record_invalid, refuse_abandoned
+from service.control.guard_rows import settle_guards
+from service.control.proposals import (
+    ABANDONED_AFTER,
+    Opened,
+    Proposal,
+    open_change,
+    record_invalid,
+    refuse_abandoned,
+    restore_without_engine,
+)
 from service.control.start import resolve_initial_policy
 from service.control.versions import (
     Outcome,
@@ -34,6 +43,7 @@ from service.control.versions import (
     State,
     list_versions,
     newest_applied,
+    newest_number,
     record_attempt,
     refuse_withdrawn,
     settle,
@@ -95,6 +105,16 @@ class PolicyControl:
         self._changes: set[asyncio.Task[PolicyVersion]] = set()
         self._withdrawn: set[int] = set()
         self._owes_engine = False
+        self._in_engine: int | None = None
+
+    @property
+    def store(self) -> sa.Engine:
+        """The store whose policy this is."""
+        return self._engine
+
+    def now(self) -> dt.datetime:
+        """The wall clock that versions and guards are dated by, aware UTC."""
+        return self._now()
 
     @property
     def owes_engine(self) -> bool:
@@ -120,15 +140,17 @@ class PolicyControl:
         coefficients: Mapping[str, Any] | None = None,
         actor: str,
         note: str = "",
+        end_guard: bool = False,
     ) -> PolicyVersion:
         """Takes the preset first, then the coefficients; returns the new version once the engine uses it.
 
-        Unchanged values make no version and return the one in force. Raises InvalidPolicy, InvalidChange,
-        StalePolicy, ChangeInProgress, EngineDidNotAnswer, ChangeRefused, StoreError and the engine client's errors;
-        after any of them the policy in force is what it was.
+        Unchanged values make no version and return the one in force. A version that a guard watches is replaced with
+        `end_guard` alone, else GuardWatches is raised. Raises InvalidPolicy, InvalidChange, StalePolicy,
+        ChangeInProgress, EngineDidNotAnswer, ChangeRefused, StoreError and the engine client's errors; after any of
+        them the policy in force is what it was.
         """
         given = {} if coefficients is None else coefficients
-        return await self._carry_out(Proposal(expected_version, actor, note, preset, given))
+        return await self.carry_out(Proposal(expected_version, actor, note, preset, given, end_guard=end_guard))
 
     async def rollback(
         self, *, expected_version: int, to_version: int | None = None, actor: str, note: str = ""
@@ -137,7 +159,7 @@ class PolicyControl:
 
         Raises UnknownVersion, and what `change` raises.
         """
-        return await self._carry_out(Proposal(expected_version, actor, note, rollback=True, to_version=to_version))
+        return await self.carry_out(Proposal(expected_version, actor, note, rollback=True, to_version=to_version))
 
     async def reconcile(self, engine_version: int) -> bool:
         """Makes sure that an engine that reported `engine_version` uses the one in force; True when it was told.
@@ -158,13 +180,40 @@ class PolicyControl:
             if told:
                 await self._hand_over(found.current, found.withdrawn)
             self._owes_engine = False
+            self._in_engine = found.current.version
             return told
+
+    async def follow(self) -> bool:
+        """Gives the engine the version in force when another process applied it; True when it was told.
+
+        One small read when there is nothing to do, so that it can be asked each second. Telling an engine what another
+        of its services has told it already changes nothing. Raises PolicyRejected when that service was faster with
+        a newer version still, and what `reconcile` raises.
+        """
+        known = self._in_engine
+        if known is None or known == await asyncio.to_thread(self._read, newest_number):
+            return False
+        async with self._turn:
+            current = await asyncio.to_thread(self._read, newest_applied)
+            newer = self._in_engine is None or current.version > self._in_engine
+            if newer:
+                await self._hand_over(current)
+        # One that it knew has been withdrawn: the engine goes back.
+        return newer or (current.version != self._in_engine and await self.reconcile(self._in_engine or 0))
+
+    async def restore(self, proposal: Proposal) -> PolicyVersion:
+        """A guard's decision without the engine, which is told as soon as it answers. Raises what `rollback` raises."""
+        async with self._turn:
+            made = await asyncio.to_thread(restore_without_engine, self._engine, proposal, self._now())
+            self._owes_engine = True
+            return made
 
     async def close(self) -> None:
         """Waits for changes under way."""
         await asyncio.gather(*self._changes, return_exceptions=True)
 
-    async def _carry_out(self, proposal: Proposal) -> PolicyVersion:
+    async def carry_out(self, proposal: Proposal) -> PolicyVersion:
+        """Any proposal, to its end; `change` and `rollback` make the common ones. Raises what they raise."""
         task = asyncio.create_task(self._traced(proposal))
         self._changes.add(task)
         task.add_done_callback(self._forget)
@@ -237,9 +286,10 @@ class PolicyControl:
         values = version.config.as_dict()
         try:
             async with asyncio.timeout(self._apply_timeout_s):
-                if withdraws is None:
-                    return await self._apply(version.version, values)
-                return await self._apply(version.version, values, withdraws=withdraws)
+                told = {} if withdraws is None else {"withdraws": withdraws}
+                fence = await self._apply(version.version, values, **told)
+                self._in_engine = version.version
+                return fence
         except TimeoutError as error:
             raise EngineDidNotAnswer(
                 f"the engine did not acknowledge version {version.version} within {self._apply_timeout_s:g} s; "
@@ -281,6 +331,8 @@ class PolicyControl:
             now = self._now()
             with write_transaction(self._engine) as connection:
                 found = settle(connection, pending.version, state, now)
+                if found == "applied":
+                    settle_guards(connection, pending, now, terms=proposal.guard, decision=proposal.decision)
                 outcome: Outcome = "applied" if found == "applied" else "refused"
                 record_attempt(connection, outcome, reason, proposal.request(), proposal.actor, now)
             return found, now

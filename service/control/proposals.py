@@ -11,7 +11,17 @@ import sqlalchemy as sa
 
 from scheduler.policy import PRESETS, PolicyConfig
 from service.control.checks import check_coefficients, checked_actor, checked_note, checked_version
-from service.control.errors import ChangeInProgress, ControlError, StalePolicy, UnknownVersion, UnreadablePolicy
+from service.control.errors import (
+    ChangeInProgress,
+    ControlError,
+    GuardWatches,
+    InvalidGuard,
+    StalePolicy,
+    UnknownVersion,
+    UnreadablePolicy,
+)
+from service.control.guard_rows import settle_guards, watching_guard
+from service.control.guard_terms import Decision, GuardTerms, checked_limits, checked_minutes
 from service.control.versions import (
     Outcome,
     PolicyVersion,
@@ -23,6 +33,7 @@ from service.control.versions import (
     record_attempt,
     refuse_pending,
     refuse_withdrawn,
+    settle,
 )
 from service.store.engines import write_transaction
 
@@ -31,7 +42,11 @@ ABANDONED_AFTER = dt.timedelta(seconds=60)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Proposal:
-    """A change that someone wants. With `rollback` the values of `to_version` (None: the parent) are taken over."""
+    """A change that someone wants. With `rollback` the values of `to_version` (None: the parent) are taken over.
+
+    `guard`: the change is on trial. `end_guard`: it may replace a version that a guard watches, as a rollback always
+    may. `decision`: it is that guard's own, and closes it.
+    """
 
     expected_version: int
     actor: str
@@ -40,11 +55,16 @@ class Proposal:
     coefficients: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     rollback: bool = False
     to_version: int | None = None
+    guard: GuardTerms | None = None
+    end_guard: bool = False
+    decision: Decision | None = None
 
     def request(self) -> dict[str, Any]:
         """What was asked, for the audit."""
         names = ["expected_version", "note", *(["to_version"] if self.rollback else ["preset", "coefficients"])]
-        return {name: getattr(self, name) for name in names}
+        guard = {} if self.guard is None else {"minutes": self.guard.minutes, **self.guard.limits.summary()}
+        ends = {"end_guard": True} if self.end_guard else {}
+        return {**{name: getattr(self, name) for name in names}, **ends, **guard}
 
     def checked(self) -> Proposal:
         """The proposal with tidy text. Raises InvalidChange or InvalidPolicy; nothing was read or written."""
@@ -52,6 +72,9 @@ class Proposal:
         if self.to_version is not None:
             checked_version("to_version", self.to_version)
         check_coefficients(self.preset, self.coefficients)
+        if self.guard is not None:
+            checked_minutes(self.guard.minutes)
+            checked_limits(self.guard.limits)
         return dataclasses.replace(self, actor=checked_actor(self.actor), note=checked_note(self.note))
 
 
@@ -83,7 +106,8 @@ def open_change(engine: sa.Engine, proposal: Proposal, withdrawn: Iterable[int],
     than ABANDONED_AFTER belongs to a process that died, and is refused. Every outcome but success leaves a row in
     the audit, in the same transaction.
 
-    Raises StalePolicy, ChangeInProgress, UnknownVersion, NoPolicy, UnreadablePolicy, StoreError.
+    Raises StalePolicy, ChangeInProgress, GuardWatches, InvalidGuard (a guarded change that changes nothing),
+    UnknownVersion, NoPolicy, UnreadablePolicy, StoreError.
     """
     with write_transaction(engine) as connection:
         lock_versions(connection)
@@ -95,9 +119,7 @@ def open_change(engine: sa.Engine, proposal: Proposal, withdrawn: Iterable[int],
             _check_turn(connection, proposal, current, config)
         except ControlError as error:
             failure: ControlError = error
-            outcome: Outcome = "stale" if isinstance(error, StalePolicy) else "pending"
-            outcome = "invalid" if isinstance(error, UnknownVersion | UnreadablePolicy) else outcome
-            record_attempt(connection, outcome, str(error), proposal.request(), proposal.actor, now)
+            record_attempt(connection, _outcome(error), str(error), proposal.request(), proposal.actor, now)
         else:
             if config == current.config:
                 record_attempt(connection, "unchanged", "", proposal.request(), proposal.actor, now)
@@ -113,6 +135,33 @@ def open_change(engine: sa.Engine, proposal: Proposal, withdrawn: Iterable[int],
             )
             return Opened(current, pending)
     raise failure
+
+
+def restore_without_engine(engine: sa.Engine, proposal: Proposal, now: dt.datetime) -> PolicyVersion:
+    """A guard's decision when the engine does not answer: the earlier values come into force in the store alone.
+
+    An engine that starts takes the newest applied version, and one that is reached again is told. Raises what
+    `open_change` raises.
+    """
+    opened = open_change(engine, proposal, (), now)
+    with write_transaction(engine) as connection:
+        lock_versions(connection)
+        made = opened.pending
+        assert made is not None, "a guarded version differs from the one before it"
+        if settle(connection, made.version, "applied", now) != "applied":
+            raise ChangeInProgress(f"version {made.version} was withdrawn by a restart; it is tried again")
+        settle_guards(connection, made, now, decision=proposal.decision)
+        record_attempt(connection, "applied", "no engine answered", proposal.request(), proposal.actor, now)
+    return made
+
+
+def _outcome(error: ControlError) -> Outcome:
+    """Of a change that was not tried."""
+    if isinstance(error, StalePolicy):
+        return "stale"
+    if isinstance(error, GuardWatches):
+        return "guarded"
+    return "pending" if isinstance(error, ChangeInProgress) else "invalid"
 
 
 def _wanted(connection: sa.Connection, proposal: Proposal, current: PolicyVersion) -> tuple[PolicyConfig, str]:
@@ -148,11 +197,29 @@ def _merged(base: PolicyConfig, proposal: Proposal) -> PolicyConfig:
     return start.merged(proposal.coefficients)
 
 
+def _check_guard(terms: GuardTerms, *, changes: bool) -> None:
+    """Raises InvalidGuard for a trial that can only end undecided."""
+    if not changes:
+        raise InvalidGuard("coefficients", "change nothing, so there is nothing to guard")
+    for check in terms.evidence.checks:
+        if check.bound is None:
+            raise InvalidGuard(
+                f"limits.{check.name}",
+                f"is a ratio to the hour before, which has {check.before_samples:,} samples, and {check.needed:,} are "
+                "needed; ask for fewer samples, or give an absolute value",
+            )
+
+
 def _check_turn(connection: sa.Connection, proposal: Proposal, current: PolicyVersion, wanted: PolicyConfig) -> None:
     if proposal.expected_version != current.version:
         yours, theirs = wanted.as_dict(), current.config.as_dict()
         difference = {n: {"yours": yours[n], "theirs": theirs[n]} for n in yours if yours[n] != theirs[n]}
         raise StalePolicy(proposal.expected_version, current, difference)
+    if proposal.guard is not None:
+        _check_guard(proposal.guard, changes=wanted != current.config)
+    guard = None if proposal.rollback or proposal.end_guard else watching_guard(connection)
+    if guard is not None and guard.version == current.version and wanted != current.config:
+        raise GuardWatches(guard.version, guard.actor, guard.until)
     waiting = newest(connection, "pending")
     if waiting is not None:
         raise ChangeInProgress(

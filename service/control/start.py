@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from scheduler.policy import PolicyConfig
 from service.control.checks import check_coefficients
 from service.control.errors import UnreadablePolicy
+from service.control.guard_rows import settle_guards
 from service.control.versions import PolicyVersion, insert, lock_versions, newest, refuse_pending, version_of
 from service.store.engines import read_transaction, write_transaction
 
@@ -65,9 +66,11 @@ def resolve_initial_policy(engine: sa.Engine, settings: PolicyFlags) -> PolicyVe
             config = current.config.merged(changes)
         if current is not None and current.config == config:
             return current
-        return insert(
+        made = insert(
             connection, config, state="applied", actor="command line", note=_note(settings), parent=parent, now=now
         )
+        settle_guards(connection, made, now)
+        return made
 
 
 def _settled(engine: sa.Engine) -> PolicyVersion | None:

@@ -21,7 +21,7 @@ from service.control.errors import NoPolicy, UnreadablePolicy
 from service.store.tables import policy_attempts, policy_versions
 
 State = Literal["pending", "applied", "refused"]
-Outcome = Literal["applied", "unchanged", "invalid", "stale", "pending", "refused"]
+Outcome = Literal["applied", "unchanged", "invalid", "stale", "pending", "refused", "guarded", "held", "ended"]
 MAX_REASON = 2000
 MAX_ATTEMPTS = 10_000
 _NO_POLICY = "the database holds no policy yet; `helios serve` writes the first one"
@@ -80,6 +80,13 @@ def newest_applied(connection: sa.Connection) -> PolicyVersion:
     if row is None:
         raise NoPolicy(_NO_POLICY)
     return version_of(row)
+
+
+def newest_number(connection: sa.Connection) -> int | None:
+    """The number of the version in force, or None; one look-up, to be asked often."""
+    query = sa.select(_versions.version).where(_versions.state == "applied")
+    found: int | None = connection.execute(query.order_by(_versions.version.desc()).limit(1)).scalar()
+    return found
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
