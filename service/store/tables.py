@@ -111,6 +111,28 @@ policy_applications = sa.Table(
     sa.Index("ix_policy_applications_version", "version", "run_id", "fence"),
 )
 
+_WATCHING = sa.text("state = 'watching'")
+
+policy_guards = sa.Table(
+    "policy_guards",
+    metadata,
+    sa.Column("version", BIG, primary_key=True, autoincrement=False),
+    sa.Column("parent_version", BIG, nullable=False),
+    sa.Column("minutes", sa.Float, nullable=False),
+    sa.Column("limits", JSON, nullable=False),
+    sa.Column("actor", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),  # watching, held, rolled_back, ended
+    sa.Column("opened_at", UtcDateTime, nullable=False),
+    sa.Column("ends_at", UtcDateTime, nullable=False),
+    sa.Column("decided_at", UtcDateTime),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("evidence", JSON, nullable=False),
+    sa.Column("watcher", sa.Text),
+    sa.Column("lease_ends_at", UtcDateTime),
+    # At most one row: whoever opens a second guard at the same time fails.
+    sa.Index("ix_policy_guards_watching", "state", unique=True, sqlite_where=_WATCHING, postgresql_where=_WATCHING),
+)
+
 _UNFINISHED = sa.text("finished_at IS NULL")
 
 requests = sa.Table(
