@@ -7,6 +7,8 @@ Dash has no Litestar backend, so its FastAPI application is mounted. What the se
   and are answered with the index page here; every other unknown path stays a 404.
 - Dash runs any callback for anyone who posts JSON. Other sites' posts, oversized or unreadable bodies, unknown
   callbacks and inputs, states or outputs of another shape than the callback's are refused before they reach it.
+- Callbacks that change something (dashboard.caller.operators_only) answer 403 to a caller who may not.
+- Every answer carries a content security policy (dashboard.content_policy).
 - What a callback cannot make sense of all the same is answered with 422, and one line in the log.
 - Websocket callbacks are not used; a websocket is closed during its handshake (HTTP 403).
 """
@@ -31,7 +33,10 @@ from litestar.handlers import ASGIRouteHandler, asgi
 from litestar.types import HTTPRequestEvent, Receive, Scope, Send
 from litestar.types.asgi_types import HTTPScope
 
+from dashboard.caller import NOT_ALLOWED, acting_for, is_for_operators, may_change
+from dashboard.content_policy import guarded
 from dashboard.routing import PREFIX, parse
+from service.credentials.caller import SCOPE_KEY
 
 _log = logging.getLogger(__name__)
 _MANY = (["ALL"], ["ALLSMALLER"])
@@ -89,7 +94,8 @@ def mount(app: dash.Dash) -> ASGIRouteHandler:
     @asgi(PREFIX.rstrip("/"), is_mount=True, copy_scope=True, name="dashboard")
     async def dashboard(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == ScopeType.HTTP:
-            await _serve(app, scope, receive, send)
+            with acting_for(scope.get(SCOPE_KEY)):  # type: ignore[arg-type]
+                await _serve(app, scope, receive, guarded(send, app.csp_hashes))
         else:
             await send({"type": "websocket.close", "code": 1008, "reason": "the dashboard uses no websockets"})
 
@@ -138,6 +144,8 @@ async def _checked_callback(app: dash.Dash, scope: HTTPScope, receive: Receive) 
     callback = app.callback_map.get(posted.output)
     if callback is None:
         raise _Refused(404, "There is no such callback; reload the page.")
+    if is_for_operators(callback) and not may_change():
+        raise _Refused(403, NOT_ALLOWED)
     _check_shapes(posted, callback)
     played = False
 
