@@ -66,21 +66,24 @@ COEFFICIENTS: tuple[Coefficient, ...] = (
     Coefficient(
         "output_token_value",
         "What one committed output token is worth, beside 1 for one prompt token.",
-        "Decoding wins over prefilling more often; first tokens of new requests wait longer.",
+        "Running answers go before new prompts more often: their tokens come sooner, and new requests wait longer for "
+        "their first token. Lower it for faster first tokens.",
         "prompt tokens",
         64.0,
     ),
     Coefficient(
         "token_fairness",
         "Weight of each request's token rate: the price of a token grows with the time a request has gone without.",
-        "Requests that were served little are served sooner; total throughput can fall.",
+        "Requests that were served little are served sooner, so that fewer are left behind; graphs are chosen less for "
+        "their speed, and throughput can fall. At 0 nothing bounds how long a request waits.",
         "value/ms",
         16.0,
     ),
     Coefficient(
         "delivery_fairness",
         "Weight of each stream's delivery rate: one delivery is one visible burst, whatever its length.",
-        "Streams advance in step; large batches are preferred over long bursts.",
+        "Streams advance in step: one token for everybody is preferred to many for a few. At 0 only the number of "
+        "tokens counts, and a single stream may pause.",
         "value/ms",
         4.0,
     ),
@@ -95,21 +98,22 @@ COEFFICIENTS: tuple[Coefficient, ...] = (
     Coefficient(
         "terminal_value",
         "What retiring one finished request's state is worth.",
-        "Finished requests free their resources sooner.",
+        "Finished requests give their memory back sooner, in front of other work.",
         "prompt tokens",
         256.0,
     ),
     Coefficient(
         "terminal_age_price",
         "Price of the time that a finished request waits to be retired.",
-        "Retirement is put off less while other work is plentiful.",
+        "Retirement is put off less while other work is plentiful, which interrupts that work more often.",
         "value/ms²",
         1.0,
     ),
     Coefficient(
         "adaptation_ms",
         "Time over which service prices follow the service that was really given.",
-        "Prices move more slowly; fairness is kept over longer stretches.",
+        "Prices move more slowly: a short wait counts less, and fairness is kept over longer stretches. Lower it, and "
+        "the scheduler reacts sooner and swings more.",
         "ms",
         100.0,
         minimum_excluded=True,
@@ -117,7 +121,8 @@ COEFFICIENTS: tuple[Coefficient, ...] = (
     Coefficient(
         "estimate_ttl_ns",
         "How long a measured graph duration counts as fresh.",
-        "Old measurements are trusted longer and re-measured less.",
+        "Old measurements are trusted longer: less device time goes into measuring again, and a change of the "
+        "device's speed is noticed later.",
         "ns",
         30_000_000_000,
         minimum_excluded=True,
@@ -126,7 +131,7 @@ COEFFICIENTS: tuple[Coefficient, ...] = (
     Coefficient(
         "adaptive_verification_alpha",
         "Exponent on the estimated chance that a draft prefix is accepted.",
-        "Longer drafts look less promising, so speculation is used more carefully.",
+        "Longer drafts look less promising: fewer tokens are guessed ahead, and fewer guesses are thrown away.",
         "1",
         1.0,
         minimum_excluded=True,
