@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import math
 import zlib
 from collections.abc import Mapping
@@ -18,6 +19,14 @@ NS_PER_MS = 1_000_000
 _TABLE = 1 << 14
 
 
+class Moment(enum.Enum):
+    """When a step is prepared: after a completion, beside a running step, or for who comes to an idle machine."""
+
+    COMPLETION = "completion"
+    BESIDE = "beside"
+    IDLE = "idle"
+
+
 class StepCost(Protocol):
     """How long a step takes on an undisturbed device."""
 
@@ -25,6 +34,22 @@ class StepCost(Protocol):
 
     def step_ms(self, plan: Any, context_tokens: float, /) -> float:
         """Time in ms for the plan's physical work at this mean context."""
+
+
+class HostTimes(Protocol):
+    """What passes between steps beside the device's work. Times in ns; `now_ns` is the host's clock."""
+
+    def prepare_ns(self, shape: GraphShape, moment: Moment, now_ns: int, /) -> int:
+        """From when the host can plan the step until the device has it; what was completed before is visible then."""
+
+    def publish_ns(self, shape: GraphShape, now_ns: int, /) -> int:
+        """From the step's completion until its output is visible, when no step follows."""
+
+    def pause_ns(self, shape: GraphShape, now_ns: int, /) -> int | None:
+        """From the end of the step before until a step that is queued behind it starts, whenever the device had it.
+
+        None: it starts at once, and as soon as the device has it.
+        """
 
 
 class PaddedCost:
@@ -127,6 +152,18 @@ class HostCosts:
         for field in ("step_ms", "draft_step_ms", "draft_token_ms"):
             if not 0 <= getattr(self, field) <= 1e6:
                 raise SimulationError(f"{field} is {getattr(self, field):g}; it must be from 0 to 1e6")
+
+    def prepare_ns(self, shape: GraphShape, _moment: Moment, _now_ns: int) -> int:
+        """The step's host time, whenever it is prepared."""
+        return self.step_ns(shape.draft_depth)
+
+    def publish_ns(self, shape: GraphShape, _now_ns: int) -> int:
+        """One more host time."""
+        return self.step_ns(shape.draft_depth)
+
+    def pause_ns(self, _shape: GraphShape, _now_ns: int) -> int | None:
+        """None: only the host takes time."""
+        return None
 
     def step_ns(self, draft_depth: int) -> int:
         """Host time of a step with so many drafts, ns."""

@@ -19,10 +19,11 @@ import numpy as np
 
 from scheduler.errors import SlotsFull
 from scheduler.records import ExecutionTiming, RequestSpec
+from scheduler.shapes import GraphKind, GraphShape
 from scheduler.simulation.acceptance import AcceptanceLuck
 from scheduler.simulation.arrivals import ArrivalQueue
 from scheduler.simulation.batcher import Batcher, DurationSource, PlanColumns
-from scheduler.simulation.durations import HostCosts
+from scheduler.simulation.durations import HostCosts, HostTimes, Moment
 from scheduler.simulation.errors import SimulationError, StuckSimulation
 from scheduler.simulation.execution import INFERENCE_KINDS, Execution, Live, Step
 from scheduler.simulation.prefixes import PrefixCache
@@ -31,6 +32,7 @@ from scheduler.simulation.workload import Arrival, Workload
 
 LARGEST_QUEUE_DEPTH = 2
 PROGRESS_PLANS = 512
+PAGES_WITHOUT_END = 1 << 39
 
 Progress = Callable[[int, int], None]
 """Called now and then with (requests that have ended, requests in all)."""
@@ -44,15 +46,20 @@ class MachineSettings:
     `context_capacity`: tokens of prompt and answer. A prompt that leaves no room for one output token is refused; an
     answer is cut where the context ends. `queue_depth`: frame slots, 1 or 2. `prefix_cache_tokens`: see PrefixCache.
     `known_output_lengths`: whether max_output_tokens is the answer's true length; else it is the room left in the
-    context, and the model ends the answer by itself.
+    context, and the model ends the answer by itself. `snapshot_rows`: rows for the states of prompts and of answers,
+    which RequestScheduler keeps where it has graphs for it. `stop_ns`: when the run ends although work is left.
+    `first_fence`: the last fence of a scheduler that has run before.
     """
 
     request_slots: int = 64
     context_capacity: int = 131_072
     queue_depth: int = LARGEST_QUEUE_DEPTH
-    host: HostCosts = dataclasses.field(default_factory=HostCosts)
+    host: HostTimes = dataclasses.field(default_factory=HostCosts)
     prefix_cache_tokens: int | None = None
     known_output_lengths: bool = False
+    snapshot_rows: int = 0
+    stop_ns: int | None = None
+    first_fence: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.queue_depth <= LARGEST_QUEUE_DEPTH:
@@ -89,14 +96,15 @@ def simulate(
     settings: MachineSettings | None = None,
     luck: AcceptanceLuck | None = None,
     progress: Progress | None = None,
+    clock: Callable[[int], None] | None = None,
 ) -> SimulationResult:
-    """Runs `workload` to its end. `luck` is needed when plans have drafts.
+    """Runs `workload` to its end. `luck` is needed when plans have drafts. `clock` is told the time now and then.
 
     The batcher is fresh: its catalog may hold measurements, it has no residents. Raises StuckSimulation when it plans
     nothing although requests wait and nothing is to come, SimulationError for drafts without luck.
     """
     machine = _Machine(batcher, workload, durations, settings or MachineSettings(), luck)
-    return machine.run(progress or (lambda _done, _total: None))
+    return machine.run(progress or (lambda _done, _total: None), clock or (lambda _now_ns: None))
 
 
 class _Machine:
@@ -120,30 +128,35 @@ class _Machine:
         self._result = SimulationResult(first_arrival_ns=min((a.time_ns or 0 for a in workload.arrivals), default=0))
         self._by_slot: dict[int, Live] = {}
         self._residents = 0
+        self._retiring: set[int] = set()  # slots of answers that have ended, whose state is still to be kept
         self._in_flight: deque[_Frame] = deque()
         self._unpublished: _Unpublished | None = None
         self._launches = Launches()
         self._published = batcher.published_output
         self._device_free_ns = 0
-        self._fence = 0
+        self._completed_ns = -1
+        self._fence = settings.first_fence
         self._may_admit = True
         self._last_freeing = 0  # the newest step in flight when the last answer ended: it may still hold that slot
         self._now_ns = 0
 
-    def run(self, progress: Progress) -> SimulationResult:
+    def run(self, progress: Progress, clock: Callable[[int], None]) -> SimulationResult:
         """The event loop."""
-        in_flight, result = self._in_flight, self._result
-        while True:
+        in_flight, result, stop_ns = self._in_flight, self._result, self._settings.stop_ns
+        if self._settings.snapshot_rows:
+            self._batcher.set_resources(PAGES_WITHOUT_END, self._settings.snapshot_rows)  # type: ignore[attr-defined]
+        while stop_ns is None or self._now_ns < stop_ns:
             if in_flight and in_flight[0].end_ns <= self._now_ns:
                 self._publish(self._now_ns)
                 self._complete(in_flight.popleft())
             self._admit()
-            if len(in_flight) < self._settings.queue_depth and self._residents:
+            if len(in_flight) < self._settings.queue_depth and (self._residents or self._retiring):
                 plan = self._batcher.plan()
                 if plan is not None:
                     self._submit(plan)
                     if not result.plans % PROGRESS_PLANS:
                         progress(len(result.outcomes) + result.refused, self._total)
+                        clock(self._now_ns)
                     continue
             if self._unpublished is not None:
                 self._publish(self._unpublished.visible_ns)
@@ -152,6 +165,7 @@ class _Machine:
             if not self._wait():
                 break
         progress(len(result.outcomes) + result.refused, self._total)
+        self._note_open()
         self._launches.write(result)
         result.offered_tokens, result.accepted_tokens = self._execution.offered_tokens, self._execution.accepted_tokens
         return result
@@ -198,21 +212,24 @@ class _Machine:
     def _take_in(self, arrival: Arrival, arrived_ns: int) -> None:
         room = self._settings.context_capacity - arrival.prompt_tokens
         length = min(arrival.output_tokens, room)
-        cached = self._prefixes.cached_tokens(arrival)
-        spec = RequestSpec(
-            request_id=str(arrival.index),
-            prompt_tokens=arrival.prompt_tokens,
-            max_output_tokens=length if self._settings.known_output_lengths else room,
-            context_capacity=self._settings.context_capacity,
-            cached_tokens=cached,
-        )
+        spec = arrival.spec or self._spec(arrival, length if self._settings.known_output_lengths else room)
         handle = self._batcher.admit(spec)
+        cached = spec.cached_tokens
         outcome = Outcome(
             arrival.index, arrival.client, arrival.prompt_tokens, arrived_ns, cached, admitted_ns=self._now_ns
         )
         self._result.truncated += length < arrival.output_tokens
         self._by_slot[handle.slot] = self._execution.open(arrival, outcome, handle, length)
         self._residents += 1
+
+    def _spec(self, arrival: Arrival, most_output: int) -> RequestSpec:
+        return RequestSpec(
+            request_id=str(arrival.index),
+            prompt_tokens=arrival.prompt_tokens,
+            max_output_tokens=most_output,
+            context_capacity=self._settings.context_capacity,
+            cached_tokens=self._prefixes.cached_tokens(arrival),
+        )
 
     def _submit(self, plan: Any) -> None:
         """Commits the plan and hands it to the device; what was completed before becomes visible then."""
@@ -222,8 +239,7 @@ class _Machine:
         self._batcher.commit(plan, self._fence)
         by_slot = self._by_slot
         step = Step(shape, [by_slot[slot] for slot in columns.slots], columns.rows, columns.prompt_tokens)
-        self._advance(self._now_ns + self._settings.host.step_ns(shape.draft_depth))
-        start_ns = max(self._device_free_ns, self._now_ns)
+        start_ns = self._prepare(shape)
         context = step.mean_context() if self._durations.needs_context else 0.0
         true_ns, measured_ns = self._durations.duration_ns(plan, context, start_ns)
         self._device_free_ns = start_ns + true_ns
@@ -231,12 +247,28 @@ class _Machine:
         result.plans += 1
         result.lanes += len(columns.slots)
         result.busy_ns += true_ns
+        if shape.prefill_capacity:
+            result.computed_prompt_tokens += sum(columns.prompt_tokens)
         self._launches.count(plan, true_ns)
         self._publish(self._now_ns)
+
+    def _prepare(self, shape: GraphShape) -> int:
+        """The host works until the device has the step. Returns when that starts, ns."""
+        host, planned_ns = self._settings.host, self._now_ns
+        if self._in_flight:
+            moment = Moment.BESIDE
+        else:
+            moment = Moment.COMPLETION if planned_ns == self._completed_ns else Moment.IDLE
+        pause_ns = host.pause_ns(shape, planned_ns) if self._in_flight else None
+        self._advance(planned_ns + host.prepare_ns(shape, moment, planned_ns))
+        if pause_ns is None:
+            return max(self._device_free_ns, self._now_ns)
+        return max(self._device_free_ns + pause_ns, planned_ns)
 
     def _complete(self, frame: _Frame) -> None:
         """Hands the step's records to the batcher; its output becomes visible later."""
         now_ns, batcher = self._now_ns, self._batcher
+        self._completed_ns = now_ns
         executed = self._execution.run(frame.step)
         timing = ExecutionTiming((frame.measured_ns,), now_ns - frame.submitted_ns)
         if executed.sidecar is None:
@@ -248,11 +280,25 @@ class _Machine:
         if executed.ended:
             self._residents -= len(executed.ended)
             self._last_freeing = self._fence
+            if self._settings.snapshot_rows:
+                self._note_retiring(executed.ended)
+        if frame.step.shape.kind is GraphKind.TERMINAL_SNAPSHOT:
+            self._retire(frame.step.lives)
         if frame.fence <= self._last_freeing or frame.step.shape.kind not in INFERENCE_KINDS:
             self._may_admit = True  # no other step frees a slot, and asking in vain costs as much as planning
         if executed.emitting:
-            visible_ns = now_ns + self._settings.host.step_ns(frame.step.shape.draft_depth)
+            visible_ns = now_ns + self._settings.host.publish_ns(frame.step.shape, now_ns)
             self._unpublished = _Unpublished(frame.fence, executed.emitting, executed.ended, visible_ns)
+
+    def _note_retiring(self, ended: Sequence[Live]) -> None:
+        resident = self._batcher.is_resident  # type: ignore[attr-defined]
+        self._retiring.update(live.handle.slot for live in ended if resident(live.handle))
+
+    def _retire(self, lives: Sequence[Live]) -> None:
+        """The states of these answers are kept now."""
+        for live in lives:
+            self._retiring.discard(live.handle.slot)
+            self._batcher.published_snapshot(str(live.arrival.index))  # type: ignore[attr-defined]
 
     def _publish(self, at_ns: int) -> None:
         """Makes the last completed step's output visible at `at_ns`."""
@@ -272,12 +318,27 @@ class _Machine:
         """The answer's last token is visible."""
         outcome, result = live.outcome, self._result
         outcome.output_tokens = live.output_tokens
-        outcome.first_ns, outcome.finished_ns = live.visible_ns[0], live.visible_ns[-1]
-        if len(live.visible_ns) > 1:
-            gaps_ns = np.diff(np.array(live.visible_ns, dtype=np.int64))
-            outcome.largest_gap_ns = int(gaps_ns.max())
-            result.gaps_ns.frombytes(gaps_ns.tobytes())
+        self._note_visible(live)
+        outcome.finished_ns = live.visible_ns[-1]
         result.outcomes.append(outcome)
         result.end_ns = self._now_ns
         self._prefixes.finished(live.arrival)
         self._queue.ended(outcome.index, self._now_ns)
+
+    def _note_visible(self, live: Live) -> None:
+        """What is known from when the answer's output became visible."""
+        if live.visible_ns:
+            live.outcome.first_ns = live.visible_ns[0]
+        if len(live.visible_ns) > 1:
+            gaps_ns = np.diff(np.array(live.visible_ns, dtype=np.int64))
+            live.outcome.largest_gap_ns = int(gaps_ns.max())
+            self._result.gaps_ns.frombytes(gaps_ns.tobytes())
+
+    def _note_open(self) -> None:
+        """Who had not ended when the run was stopped."""
+        self._result.waiting = len(self._queue.waiting)
+        for live in self._by_slot.values():
+            if not live.outcome.finished_ns:
+                live.outcome.output_tokens = live.output_tokens - live.output_left
+                self._note_visible(live)
+                self._result.open.append(live.outcome)

@@ -6,6 +6,9 @@ import dataclasses
 from array import array
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from scheduler.shapes import GraphShape
 
 
@@ -41,13 +44,17 @@ class Outcome:
 class SimulationResult:
     """`outcomes`: finished requests, in that order. `gaps_ns`: every time between two visible outputs of a request.
 
+    `open`: those that had not ended when the run was stopped, with what they had; `waiting`: those without a slot then.
     `refused`: prompts that leave no room for an output token in the context. `truncated`: answers cut at the context.
     `first_arrival_ns`, `end_ns`: the first arrival and the last visible output. `busy_ns`: device time of all steps.
+    `computed_prompt_tokens`: prompt tokens of all steps.
     `kinds`, `shapes` and `reasons` count the same steps by graph kind, shape label and plan reason.
     """
 
     outcomes: list[Outcome] = dataclasses.field(default_factory=list)
     gaps_ns: array[int] = dataclasses.field(default_factory=lambda: array("q"))
+    open: list[Outcome] = dataclasses.field(default_factory=list)
+    waiting: int = 0
     refused: int = 0
     truncated: int = 0
     first_arrival_ns: int = 0
@@ -55,11 +62,16 @@ class SimulationResult:
     busy_ns: int = 0
     plans: int = 0
     lanes: int = 0
+    computed_prompt_tokens: int = 0
     offered_tokens: int = 0
     accepted_tokens: int = 0
     kinds: dict[str, Tally] = dataclasses.field(default_factory=dict)
     shapes: dict[str, Tally] = dataclasses.field(default_factory=dict)
     reasons: dict[str, Tally] = dataclasses.field(default_factory=dict)
+
+    def gap_array(self) -> npt.NDArray[np.int64]:
+        """`gaps_ns` as an array, which shares its memory."""
+        return np.frombuffer(self.gaps_ns, dtype=np.int64)
 
 
 class Launches:

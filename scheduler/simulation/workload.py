@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from scheduler.records import RequestSpec
 from scheduler.simulation.errors import SimulationError
 from scheduler.simulation.tables import Row, read_rows
 
@@ -23,6 +24,7 @@ class Arrival:
     the turn before it has finished. `shared_prefix_tokens`: how many of the prompt's first tokens an earlier request
     had too, when nothing was ever forgotten. `prefix`: what the sharers have in common ("" when nothing is said).
     `blocks`: ids of the prompt's blocks of 512 tokens, in order; equal ids mean equal tokens up to that block's end.
+    `spec`: how a real engine admitted this request, cached tokens and cuts included; it is admitted in the same way.
     """
 
     index: int
@@ -35,6 +37,7 @@ class Arrival:
     session: str = ""
     think_ns: int = 0
     client: str = ""
+    spec: RequestSpec | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
