@@ -1,14 +1,15 @@
-"""What the pages may touch: the store, read in threads, and the policy control."""
+"""What the pages may touch: the store, read in threads of the dashboard's own, and the policy control."""
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
+from dashboard.reads import Reads
+from service.control.guards import GuardControl
 from service.control.policy import PolicyControl
 
 Result = TypeVar("Result")
@@ -16,14 +17,21 @@ Result = TypeVar("Result")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ControlRoom:
-    """Passed to every page when the dashboard is made; pages keep nothing between callbacks."""
+    """Passed to every page when the dashboard is made; pages keep nothing between callbacks.
+
+    Without `guards` or `previews` the policy page says that they are not available.
+    """
 
     engine: sa.Engine
     control: PolicyControl
+    reads: Reads = dataclasses.field(default_factory=Reads)
+    guards: GuardControl | None = None
+    previews: Any = None
 
     async def read(self, query: Callable[[sa.Engine], Result]) -> Result:
         """Runs `query` in a thread, since SQL would hold up the event loop and with it every stream.
 
-        Raises what `query` raises: StoreError, or sqlalchemy.exc.SQLAlchemyError.
+        Raises what `query` raises: StoreError, or sqlalchemy.exc.SQLAlchemyError. StoreError too when it reads for
+        longer than a view may, or when too many views read at once.
         """
-        return await asyncio.to_thread(query, self.engine)
+        return await self.reads.run(self.engine, query)

@@ -20,6 +20,7 @@ from sqlalchemy import event, exc
 from service.store.errors import InvalidDatabaseUrl
 from service.store.faults import typed_faults
 from service.store.liveness import watch_file
+from service.store.read_limits import within_limit
 
 BUSY_TIMEOUT_MS = 10_000
 CONNECT_TIMEOUT_S = 5
@@ -97,14 +98,16 @@ def open_database(url: str | sa.URL, *, readonly: bool = False) -> sa.Engine:
 def read_transaction(bind: sa.Engine | sa.Connection) -> Iterator[sa.Connection]:
     """One consistent view for reading, rolled back at the end; a Connection is passed through as it is.
 
-    Raises StoreError for what the database cannot do.
+    Raises StoreError for what the database cannot do, ReadTooLong where the engine is `limited`.
     """
     if isinstance(bind, sa.Connection):
         yield bind
         return
     options = {"postgresql_readonly": True} if bind.dialect.name == "postgresql" else {}
-    with typed_faults(bind.url), bind.connect() as connection:
-        yield connection.execution_options(**options)
+    with typed_faults(bind.url), bind.connect() as plain:
+        connection = plain.execution_options(**options)
+        with within_limit(bind, connection):
+            yield connection
 
 
 @contextlib.contextmanager

@@ -4,6 +4,8 @@
     ├── InvalidDatabaseUrl    the address cannot be read, or names a database that Helios does not use
     ├── InvalidFilter         a query's filter, limit or cursor cannot be used; `name` says which
     ├── StatementError        an operator's statement would write, is wrong or takes too long; nothing was changed
+    ├── ReadTooLong           a view's reads took as long as they may and were stopped
+    ├── TooManyReads          as many views as may read at once do, and others wait; try again
     ├── ExportFailed          an answer cannot be written to the file that was named; no file was made
     ├── StoreUnavailable      the database cannot be reached or used now; nothing was changed
     │   ├── StoreBusy         another process held the write lock for too long; try again
@@ -41,7 +43,26 @@ class InvalidFilter(StoreError, ValueError):
 
 
 class StatementError(StoreError, ValueError):
-    """An operator's own statement that would write, cannot be read or takes too long."""
+    """An operator's own statement that would write, cannot be read or takes too long.
+
+    `offset` is the character of the statement, from 0, at which the database found it wrong, where it says so.
+    """
+
+    def __init__(self, message: str, offset: int | None = None) -> None:
+        self.offset = offset
+        super().__init__(message)
+
+
+class ReadTooLong(StoreError):
+    """A view's reads took as long as they may."""
+
+
+class TooManyReads(StoreError):
+    """As many reads as may run at once do, and as many as may wait for them; `retry_after_s` says when to try again."""
+
+    def __init__(self, message: str, retry_after_s: int = 2) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
 
 
 class ExportFailed(StoreError):
