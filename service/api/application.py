@@ -24,6 +24,7 @@ from service.api.context import STORE_THREADS, TOKENIZE_THREADS, ApiContext
 from service.api.control_spans import ControlSpans
 from service.api.engine_port import EnginePort
 from service.api.gate import Gate
+from service.api.guard_keeper import guard_watch
 from service.api.origins import OriginGuard, is_loopback
 from service.api.policy_keeper import keep_policy
 from service.api.problems import handle_exception
@@ -120,12 +121,16 @@ def _lifespan(context: ApiContext) -> Callable[[Litestar], AbstractAsyncContextM
     @contextlib.asynccontextmanager
     async def running(_app: Litestar) -> AsyncIterator[None]:
         await engine.start()
-        keeper = asyncio.create_task(keep_policy(engine, control, policy_trouble), name="policy-keeper")
+        keepers = [
+            asyncio.create_task(keep_policy(engine, control, policy_trouble), name="policy-keeper"),
+            asyncio.create_task(guard_watch(context).run(), name="guard-watch"),
+        ]
         try:
             yield
         finally:
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
+            for keeper in keepers:
+                keeper.cancel()
+            await asyncio.gather(*keepers, return_exceptions=True)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(control.close(), CHANGE_GRACE_S)
             await engine.close()

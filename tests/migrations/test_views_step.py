@@ -19,11 +19,12 @@ def views(engine):
 
 def contents(engine):
     with read_transaction(engine) as connection:
-        return {
+        found = {
             table.name: sorted(map(repr, connection.execute(sa.select(table))))
             for table in metadata.sorted_tables
             if table.name in sa.inspect(connection).get_table_names()
         }
+    return {name: rows for name, rows in found.items() if rows}
 
 
 def timeline(engine):
