@@ -1,4 +1,7 @@
-"""The service process: the Litestar application and `python -m service.app SETTINGS.json`."""
+"""The service process: the Litestar application and `python -m service.app SETTINGS.json [LISTENER]`.
+
+LISTENER is the number of an inherited socket that several workers accept connections from.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ if __name__ == "__main__":
 
 import logging
 import pathlib
+import socket
 import sys
 from collections.abc import Sequence
 
@@ -18,10 +22,11 @@ from dashboard.app import create_dashboard
 from dashboard.asgi import mount
 from service.api.application import create_app
 from service.api.health import server_status
-from service.api.http_server import create_server, listen
+from service.api.http_server import create_server
 from service.control.policy import PolicyControl
 from service.credentials.errors import CredentialsUnusable
 from service.ipc.client import EngineClient
+from service.listening import listen
 from service.model_source import ModelSourceError, resolve_model
 from service.settings import Settings
 from service.store.database import open_database
@@ -41,14 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     guard_child()
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     args = list(sys.argv[1:] if arguments is None else arguments)
-    if len(args) != 1:
-        return _refuse("usage: python -m service.app SETTINGS.json")
+    if len(args) not in (1, 2):
+        return _refuse("usage: python -m service.app SETTINGS.json [LISTENER]")
     try:
         settings = msgspec.json.decode(pathlib.Path(args[0]).read_bytes(), type=Settings)
     except (OSError, msgspec.MsgspecError) as error:
         return _refuse(f"cannot read the settings in {args[0]}: {error}")
     try:
-        sock = listen(settings.host, settings.port)
+        sock = socket.socket(fileno=int(args[1])) if len(args) > 1 else listen(settings.host, settings.port)
     except OSError as error:
         return _refuse(
             f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}. "

@@ -34,6 +34,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "127.0.0.1"
     )
     port: Annotated[int, about("The TCP port to listen on.")] = 8000
+    workers: Annotated[int, about("Processes that answer HTTP at this port, side by side.")] = 1
     credentials_file: Annotated[
         str | None, about("Ask everyone for a key of this file, which helios keys makes; without it nobody is asked.")
     ] = None
@@ -136,6 +137,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def address_path(self) -> pathlib.Path:
         """Holds the running server's address, such as http://127.0.0.1:8000."""
         return self.run_dir / "address"
+
+    @property
+    def shared_service_metrics(self) -> pathlib.Path | None:
+        """Where several workers of the service keep what each of them counts; None where there is one worker."""
+        return self.run_dir / "service-metrics" if self.workers > 1 else None
 
     @property
     def journal_dir(self) -> pathlib.Path:

@@ -11,11 +11,12 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from gpu.model.config import ModelConfig
 from gpu.pages import PAGE_TOKENS
-from gpu.programs.interface import ExecutionStyle, ProgramContext
+from gpu.programs.interface import ExecutionStyle, Int64, ProgramContext
 
 _MOST_THREADS = 2
 """The kernel has one thread and was 2.3 times as fast as one of torch's (16 lanes of 170 tokens, RESULTS.md)."""
@@ -35,13 +36,16 @@ def reads_pages_in_place(context: ProgramContext, width: int) -> bool:
 class PagedWindow:
     """Lanes of one row each. A lane without a row gets zeros."""
 
-    def __init__(self, config: ModelConfig, pages: torch.Tensor, cursors: torch.Tensor, lengths: torch.Tensor) -> None:
-        """`pages` [lanes, columns], `cursors` and `lengths` (0 or 1) [lanes]: a lane's row is at position cursor."""
+    def __init__(self, config: ModelConfig, pages: Int64, cursors: Int64, lengths: Int64) -> None:
+        """`pages` [lanes, columns], `cursors` and `lengths` (0 or 1) [lanes]: a lane's row is at position cursor.
+
+        In numpy, for the reason that host_rows gives.
+        """
         self._kernel = load_kernel()
-        self._pages = pages.contiguous().numpy()
-        self._counts = torch.where(lengths > 0, cursors + 1, 0).numpy()
+        self._pages = np.ascontiguousarray(pages)
+        self._counts = np.where(lengths > 0, cursors + 1, 0)
         self._scale = config.head_dim**-0.5
-        self._weights = torch.empty((1, pages.shape[1] * PAGE_TOKENS)).numpy()
+        self._weights = np.empty((1, pages.shape[1] * PAGE_TOKENS), dtype=np.float32)
         self._output = (len(pages), config.heads * config.head_dim)
 
     def attend(self, keys: torch.Tensor, values: torch.Tensor, query: torch.Tensor) -> torch.Tensor:

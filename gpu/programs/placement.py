@@ -155,12 +155,11 @@ class _LanePart:
         return LaneWindow(model.config, pages, cursors, lengths, self._width, model.dtype, groups)
 
     def _paged_window(self, lengths: torch.Tensor) -> PagedWindow:
-        """In numpy, for the reason that host_rows gives."""
         slots, counts = self._lanes.host_decoding(lengths.numpy())
         cursors = self._state.cursor.numpy()[slots]
         columns = self._columns.holding(cursors + counts)
         pages = self._state.page_table.numpy()[slots, :columns]
-        return PagedWindow(self._model.config, *map(torch.from_numpy, (pages, cursors, counts)))
+        return PagedWindow(self._model.config, pages, cursors, counts)
 
 
 class _PromptPart:

@@ -71,11 +71,11 @@ def create_app(
     asked = [] if gate is None else [Authentication(gate)]
     # A name that leads here by DNS rebinding brings no credential along.
     loopback_only = gate is None and is_loopback(settings.host)
-    own_metrics = ServiceMetrics()
+    own_metrics = ServiceMetrics(settings.shared_service_metrics)
 
     def exposition(openmetrics: bool) -> bytes:
         paths = settings.engine_metrics_path, settings.recorder_metrics_path
-        return render(*paths, own_metrics.registry, model=text_model.name, exemplars=openmetrics)
+        return render(*paths, own_metrics.shown, model=text_model.name, exemplars=openmetrics)
 
     context = ApiContext(
         settings=settings,

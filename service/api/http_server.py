@@ -46,18 +46,3 @@ def create_server(app: Litestar) -> Server:
         timeout_graceful_shutdown=STREAM_GRACE_S,
     )
     return Server(config, app.state.context)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A bound socket; raises OSError."""
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    sock = socket.socket(family, kind, protocol)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-    except OSError:
-        sock.close()
-        raise
-    return sock

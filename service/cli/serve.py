@@ -37,6 +37,7 @@ TYPES: dict[str, Any] = {
     "model": str,
     "host": str,
     "port": click.IntRange(1, 65535),
+    "workers": click.IntRange(1, 32),
     "credentials_file": click.Path(path_type=pathlib.Path),
     "protect_metrics": bool,
     "data_dir": click.Path(path_type=pathlib.Path),

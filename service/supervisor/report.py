@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from service.settings import Settings
-from service.supervisor.supervision import Role
+from service.supervisor.supervision import ENGINE, Role
 
 
 def base_url(settings: Settings) -> str:
@@ -51,11 +51,11 @@ class Report:
     def line(self, role: Role, text: str) -> None:
         """A child's own line. While the server starts, `what it does (37%)` moves the bar instead."""
         bar = self._bar
-        found = re.fullmatch(r"(.+) \((\d{1,3})%\)", text) if bar is not None and role is Role.ENGINE else None
+        found = re.fullmatch(r"(.+) \((\d{1,3})%\)", text) if bar is not None and role == ENGINE else None
         if bar is not None and found is not None:
             bar.update(self._task, description=found[1], completed=int(found[2]), total=100)
         else:
-            self._print(f"{role:>8} | {text}")
+            self._print(f"{role!s:>8} | {text}")
 
     def say(self, text: str) -> None:
         """The supervisor's own line."""

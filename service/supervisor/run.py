@@ -19,7 +19,20 @@ from service.supervisor.errors import StartRefused
 from service.supervisor.policies import FindPolicy, Policies
 from service.supervisor.probe import ReadinessProbe
 from service.supervisor.report import Report, base_url
-from service.supervisor.supervision import Action, Kill, Limits, Look, Role, Say, Start, Supervision, Terminate
+from service.supervisor.supervision import (
+    ENGINE,
+    RECORDER,
+    Action,
+    Kill,
+    Limits,
+    Look,
+    Role,
+    Say,
+    Start,
+    Supervision,
+    Terminate,
+)
+from service.supervisor.workers import SharedByWorkers
 from service.telemetry.shared import MetricsReader
 
 
@@ -54,7 +67,8 @@ class Supervisor:
         limits = limits or Limits()
         self._policies = Policies(policy, settings, _without_policy_flags(settings), limits.store_s)
         self._report = report
-        self._supervision = Supervision(limits)
+        self._supervision = Supervision(limits, settings.workers)
+        self._shared = SharedByWorkers(settings)
         # A SimpleQueue may be filled from a signal handler even while this thread waits in get().
         self._events: queue.SimpleQueue[_Exited | _Ready | _Stop] = queue.SimpleQueue()
         self._children: dict[Role, Child] = {}
@@ -63,8 +77,9 @@ class Supervisor:
         self._run_id = ""
 
     def prepare(self) -> None:
-        """Find the first engine's policy. Raises StartRefused."""
+        """Find the first engine's policy, and listen for several workers. Raises StartRefused."""
         self._policies.find_first()
+        self._shared.prepare()
 
     def request_stop(self) -> None:
         """Make run() stop everything in order and return. Any thread may call it, at any time."""
@@ -101,7 +116,7 @@ class Supervisor:
         now = time.monotonic()
         if isinstance(event, _Exited):
             del self._children[event.child.role]
-            if event.child.role is Role.ENGINE:
+            if event.child.role == ENGINE:
                 self._note_policy(event.child.pid)
             self._carry_out(self._supervision.exited(event.child.role, event.code, now))
         elif isinstance(event, _Ready):
@@ -120,6 +135,8 @@ class Supervisor:
             self._report.say(f"serving again, with engine run {run_id}")
 
     def _carry_out(self, actions: list[Action]) -> None:
+        if self._supervision.stopping:
+            self._shared.close()
         for action in actions:
             if isinstance(action, Say):
                 self._report.say(action.text)
@@ -138,7 +155,7 @@ class Supervisor:
         Its policy is noted on the way.
         """
         found = self._metrics.heartbeat()
-        child = self._children.get(Role.ENGINE)
+        child = self._children.get(ENGINE)
         if found is None or child is None or found.pid != child.pid:
             return None
         self._note_policy(child.pid)
@@ -150,22 +167,22 @@ class Supervisor:
         self._policies.note(found if found is not None and found.pid == pid else None)
 
     def _start(self, role: Role) -> None:
-        again = (AGAIN,) if role is Role.RECORDER and self._supervision.ever_ready else ()
+        again = (AGAIN,) if role == RECORDER and self._supervision.ever_ready else ()
         try:
             with files.start_file(self._settings, role, self._orders(role)) as start:
                 child = Child(
                     role,
-                    (*self._commands[role], start.path, *again),
-                    child_environment(os.getpid()),
+                    (*self._commands[role.kind], start.path, *again, *self._shared.command(role)),
+                    self._shared.environment(role, child_environment(os.getpid())),
                     self._report.line,
                     lambda child, code: self._events.put(_Exited(child, code)),
-                    start.descriptors,
+                    (*start.descriptors, *self._shared.descriptors(role)),
                 )
         except (StartRefused, OSError) as error:
             self._carry_out(self._supervision.start_failed(role, str(error), time.monotonic()))
             return
         self._children[role] = child
-        if role is Role.ENGINE:
+        if role == ENGINE:
             self._watch_readiness()
 
     def _watch_readiness(self) -> None:
@@ -176,7 +193,7 @@ class Supervisor:
 
     def _orders(self, role: Role) -> Settings | EngineStart:
         """What the role's next process is to do. Raises StartRefused."""
-        if role is not Role.ENGINE:
+        if role != ENGINE:
             return self._settings
         policy = self._policies.choose()
         if policy.complaint is not None:

@@ -14,12 +14,12 @@ from service.supervisor.data_dir import DataDir
 from service.supervisor.policies import FirstPolicy
 from service.supervisor.report import Report
 from service.supervisor.run import Supervisor
-from service.supervisor.supervision import Role
+from service.supervisor.supervision import ENGINE, RECORDER, SERVICE, Role
 
 STOP_DEADLINE_S = 4.95
 MODULES: Mapping[Role, tuple[str, ...]] = {
     role: (sys.executable, "-P", "-m", f"service.{module}")
-    for role, module in ((Role.RECORDER, "recorder"), (Role.ENGINE, "engine"), (Role.SERVICE, "app"))
+    for role, module in ((RECORDER, "recorder"), (ENGINE, "engine"), (SERVICE, "app"))
 }
 """The command of each role; the path of its settings is appended."""
 

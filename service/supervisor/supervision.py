@@ -16,16 +16,33 @@ Times are seconds of one monotonic clock, given by the caller.
 from __future__ import annotations
 
 import dataclasses
-import enum
 import math
 
 
-class Role(enum.StrEnum):
-    """The supervised processes."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Role:
+    """One supervised process: what it is, and which of them where there are several workers of the service."""
 
-    RECORDER = "recorder"
-    ENGINE = "engine"
-    SERVICE = "service"
+    name: str
+    number: int = 1
+
+    def __str__(self) -> str:
+        return self.name if self.number == 1 else f"{self.name}-{self.number}"
+
+    @property
+    def kind(self) -> Role:
+        """The role that stands for all of its name."""
+        return Role(self.name)
+
+
+RECORDER = Role("recorder")
+ENGINE = Role("engine")
+SERVICE = Role("service")
+
+
+def roles(workers: int) -> tuple[Role, ...]:
+    """The supervised processes, with this many of the service, in the order of their start."""
+    return (RECORDER, ENGINE, *(Role(SERVICE.name, number) for number in range(1, workers + 1)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -108,11 +125,12 @@ class _Pulse:
 
 
 class Supervision:
-    """The state of all three roles. Every method returns what the caller does next, in order."""
+    """The state of all roles. Every method returns what the caller does next, in order."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: Limits | None = None, workers: int = 1) -> None:
+        """`workers`: processes of the service."""
         self._limits = limits or Limits()
-        self._roles = {role: _State() for role in Role}
+        self._roles = {role: _State() for role in roles(workers)}
         self._stopping_since: float | None = None
         self._ever_ready = False
         self._draining = False
@@ -136,11 +154,11 @@ class Supervision:
 
     def begin(self, now: float) -> list[Action]:
         """Start all, the recorder first so that it sees the run's first record soon."""
-        return [self._start(role, now) for role in (Role.RECORDER, Role.ENGINE, Role.SERVICE)]
+        return [self._start(role, now) for role in self._roles]
 
     def ready(self, now: float) -> bool:
         """The whole server answers requests, with the engine that runs now; True the first time."""
-        if self._roles[Role.ENGINE].running:
+        if self._roles[ENGINE].running:
             self._pulse = _Pulse(now)
         first, self._ever_ready = not self._ever_ready, True
         return first
@@ -158,13 +176,13 @@ class Supervision:
         if pulse.still_s < self._limits.silent_s:
             return []
         self._pulse = None
-        return [Say(f"the engine has not answered for {self._limits.silent_s:g} s and is killed"), Kill(Role.ENGINE)]
+        return [Say(f"the engine has not answered for {self._limits.silent_s:g} s and is killed"), Kill(ENGINE)]
 
     def exited(self, role: Role, code: int, now: float) -> list[Action]:
         """The role's process has ended; `code` is negative for a signal."""
         state = self._roles[role]
         state.running = False
-        if role is Role.ENGINE:
+        if role == ENGINE:
             self._pulse = None
         if self.stopping:
             return self._advance_stop()
@@ -194,13 +212,13 @@ class Supervision:
         if self.stopping:
             return []
         self._stopping_since = now
-        front: list[Action] = [Terminate(role) for role in (Role.ENGINE, Role.SERVICE) if self._roles[role].running]
+        front: list[Action] = [Terminate(r) for r, state in self._roles.items() if state.running and r != RECORDER]
         return front + self._advance_stop()
 
     def tick(self, now: float) -> list[Action]:
         """What is due by the clock."""
         if self._stopping_since is not None:
-            return [action for role in Role for action in self._kill_if_late(role, now)]
+            return [action for role in self._roles for action in self._kill_if_late(role, now)]
         due = [r for r, s in self._roles.items() if s.restart_at is not None and s.restart_at <= now]
         look: list[Action] = [Look()] if self._look_at() <= now else []
         return [*look, *(self._start(role, now) for role in due)]
@@ -233,14 +251,14 @@ class Supervision:
 
     def _advance_stop(self) -> list[Action]:
         """Once the engine is gone, the recorder drains."""
-        if self._draining or self._roles[Role.ENGINE].running:
+        if self._draining or self._roles[ENGINE].running:
             return []
         self._draining = True
-        return [Terminate(Role.RECORDER)] if self._roles[Role.RECORDER].running else []
+        return [Terminate(RECORDER)] if self._roles[RECORDER].running else []
 
     def _deadline(self, role: Role) -> float:
         assert self._stopping_since is not None
-        return self._stopping_since + (self._limits.drain_s if role is Role.RECORDER else self._limits.stop_s)
+        return self._stopping_since + (self._limits.drain_s if role == RECORDER else self._limits.stop_s)
 
     def _kill_if_late(self, role: Role, now: float) -> list[Action]:
         state = self._roles[role]

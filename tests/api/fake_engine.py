@@ -20,10 +20,11 @@ from opentelemetry.trace import Tracer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from service.api.application import create_app
-from service.api.http_server import create_server, listen
+from service.api.http_server import create_server
 from service.control.policy import PolicyControl
 from service.ipc.errors import EngineError, EngineUnavailable
 from service.ipc.messages import EngineReady, Submit, Tokens, TokenScore
+from service.listening import listen
 from service.settings import Settings
 from service.text import TextModel
 from service.text.template import ChatTemplate

@@ -44,7 +44,7 @@ def test_options_that_were_not_given_leave_the_defaults_and_the_policy_flags_uns
 
 def test_every_option_reaches_its_setting(monkeypatch, tmp_path):
     values = {
-        "model": str(tmp_path / "a.gguf"), "host": "::1", "port": 8123, "data_dir": str(tmp_path),
+        "model": str(tmp_path / "a.gguf"), "host": "::1", "port": 8123, "workers": 2, "data_dir": str(tmp_path),
         "database": f"sqlite:///{tmp_path}/other.db", "device": "simulated", "dtype": "bfloat16", "max_context": 1024,
         "kv_pages": 77, "request_slots": 9, "threads": 3, "scheduler_policy": "throughput",
         "scheduler_terminal_value": 256.0, "scheduler_terminal_age_price": 0.0,

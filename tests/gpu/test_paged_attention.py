@@ -49,6 +49,10 @@ def memory(shape, lanes, seed):
     return pages, keys, values, 3 * torch.randn((lanes, shape.heads, shape.head_dim), generator=generator)
 
 
+def paged_window(shape, *tensors):
+    return PagedWindow(shape, *(tensor.numpy() for tensor in tensors))
+
+
 @settings(deadline=None)
 @given(windows())
 def test_lanes_get_what_torch_computes(window):
@@ -59,7 +63,7 @@ def test_lanes_get_what_torch_computes(window):
     expected = LaneWindow(shape, pages, cursors, torch.ones_like(lengths), 1, torch.float32, group).attend(
         keys, values, query
     )
-    mixed = PagedWindow(shape, pages, cursors, lengths).attend(keys, values, query)
+    mixed = paged_window(shape, pages, cursors, lengths).attend(keys, values, query)
     torch.testing.assert_close(mixed, torch.where(lengths[:, None] > 0, expected, 0), rtol=1e-4, atol=1e-5)
 
 
@@ -68,13 +72,13 @@ def test_lanes_get_what_torch_computes(window):
 def test_only_tokens_up_to_the_row_are_read(window):
     shape, cursors, lengths, seed = window
     pages, keys, values, query = memory(shape, len(cursors), seed)
-    expected = PagedWindow(shape, pages, cursors, lengths).attend(keys, values, query)
+    expected = paged_window(shape, pages, cursors, lengths).attend(keys, values, query)
     readable = torch.zeros(len(keys), dtype=torch.bool)
     for lane, (cursor, length) in enumerate(zip(cursors.tolist(), lengths.tolist(), strict=True)):
         positions = torch.arange(cursor + 1 if length else 0)
         readable[pages[lane, positions // PAGE_TOKENS] * PAGE_TOKENS + positions % PAGE_TOKENS] = True
     keys[~readable] = values[~readable] = torch.nan
-    assert torch.equal(PagedWindow(shape, pages, cursors, lengths).attend(keys, values, query), expected)
+    assert torch.equal(paged_window(shape, pages, cursors, lengths).attend(keys, values, query), expected)
 
 
 @pytest.mark.parametrize("poisoned", ["keys", "values", "query"])
@@ -82,11 +86,11 @@ def test_only_tokens_up_to_the_row_are_read(window):
 def test_what_is_not_finite_shows_in_its_lane_alone(poisoned, value):
     shape, cursors, lengths = config(2, 2, 8), torch.tensor([20, 40]), torch.tensor([1, 1])
     pages, keys, values, query = memory(shape, 2, 5)
-    clean = PagedWindow(shape, pages, cursors, lengths).attend(keys, values, query)
+    clean = paged_window(shape, pages, cursors, lengths).attend(keys, values, query)
     row = pages[0, 1] * PAGE_TOKENS
     target = {"keys": keys[row], "values": values[row], "query": query[0]}[poisoned]
     target[..., :8] = value
-    mixed = PagedWindow(shape, pages, cursors, lengths).attend(keys, values, query)
+    mixed = paged_window(shape, pages, cursors, lengths).attend(keys, values, query)
     assert not mixed[0].isfinite().all()
     assert torch.equal(mixed[1], clean[1])
 
@@ -94,10 +98,10 @@ def test_what_is_not_finite_shows_in_its_lane_alone(poisoned, value):
 def test_a_lane_does_not_depend_on_its_neighbours():
     shape, cursors = config(3, 3, 64), torch.tensor([5, 33, 60])
     pages, keys, values, query = memory(shape, 3, 9)
-    together = PagedWindow(shape, pages, cursors, torch.ones(3, dtype=torch.int64)).attend(keys, values, query)
+    together = paged_window(shape, pages, cursors, torch.ones(3, dtype=torch.int64)).attend(keys, values, query)
     for lane in range(3):
         only = slice(lane, lane + 1)
-        alone = PagedWindow(shape, pages[only], cursors[only], torch.ones(1, dtype=torch.int64))
+        alone = paged_window(shape, pages[only], cursors[only], torch.ones(1, dtype=torch.int64))
         assert torch.equal(alone.attend(keys, values, query[only])[0], together[lane])
 
 

@@ -13,7 +13,7 @@ from service.supervisor.data_dir import DataDir
 from service.supervisor.errors import StoreRefused
 from service.supervisor.report import Report
 from service.supervisor.run import Supervisor
-from service.supervisor.supervision import Limits, Role
+from service.supervisor.supervision import Limits, roles
 
 arguments = json.loads(sys.argv[1])
 folder = pathlib.Path(arguments["folder"])
@@ -24,11 +24,11 @@ commands = {
     role: (
         sys.executable,
         str(pathlib.Path(__file__).with_name("fake_child.py")),
-        role.value,
+        str(role),
         str(folder),
-        json.dumps(arguments["behaviours"].get(role.value, {})),
+        json.dumps(arguments["behaviours"].get(str(role), {})),
     )
-    for role in Role
+    for role in roles(1)
 }
 versions = iter(range(1, 1000))
 

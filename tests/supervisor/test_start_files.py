@@ -11,7 +11,7 @@ import pytest
 
 from service.settings import Settings
 from service.supervisor import files
-from service.supervisor.supervision import Role
+from service.supervisor.supervision import RECORDER, SERVICE
 
 
 @pytest.fixture
@@ -29,16 +29,16 @@ def fill_disk(monkeypatch):
 
 
 def test_a_file_that_has_not_changed_is_not_written_again(settings, monkeypatch):
-    with files.start_file(settings, Role.RECORDER, settings) as first:
+    with files.start_file(settings, RECORDER, settings) as first:
         pass
     fill_disk(monkeypatch)
-    with files.start_file(settings, Role.RECORDER, settings) as second:
+    with files.start_file(settings, RECORDER, settings) as second:
         assert second == first == (str(settings.run_dir / "recorder.json"), ())
 
 
 def test_a_file_that_cannot_be_written_is_handed_over_in_memory_and_closed_afterwards(settings, monkeypatch):
     fill_disk(monkeypatch)
-    with files.start_file(settings, Role.SERVICE, settings) as start:
+    with files.start_file(settings, SERVICE, settings) as start:
         assert msgspec.json.decode(pathlib.Path(start.path).read_bytes(), type=Settings) == settings
         (descriptor,) = start.descriptors
     with pytest.raises(OSError, match="Bad file descriptor"):
@@ -50,5 +50,5 @@ def test_without_memory_files_the_message_names_the_path_and_the_way_out(setting
     fill_disk(monkeypatch)
     monkeypatch.delattr(files.os, "memfd_create")
     expected = f"cannot write {settings.run_dir}/service.json: No space left on device; free disk space there"
-    with pytest.raises(OSError, match=expected), files.start_file(settings, Role.SERVICE, settings):
+    with pytest.raises(OSError, match=expected), files.start_file(settings, SERVICE, settings):
         pass

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from service.settings import Settings
 from service.supervisor.report import Report, base_url
-from service.supervisor.supervision import Role
+from service.supervisor.supervision import ENGINE, RECORDER
 
 SETTINGS = Settings(data_dir="/data", database="sqlite:////data/helios.db", threads=2, port=8123)
 
@@ -26,7 +26,7 @@ def test_without_a_terminal_every_line_is_printed_whole_and_unadorned():
     report, output = printed(terminal=False)
     report.starting()
     long = "warming up [bold]decode[/bold] :smile: " + "x" * 200 + " (37%)"
-    report.line(Role.ENGINE, long)
+    report.line(ENGINE, long)
     report.ready()
     assert f"  engine | {long}\n" in output.getvalue()
     assert "\x1b" not in output.getvalue()
@@ -35,11 +35,11 @@ def test_without_a_terminal_every_line_is_printed_whole_and_unadorned():
 def test_at_a_terminal_the_engines_progress_moves_a_bar_and_other_lines_are_printed():
     report, output = printed(terminal=True)
     report.starting()
-    report.line(Role.ENGINE, "warming up decode:B4 (67%)")
-    report.line(Role.ENGINE, "a warning")
-    report.line(Role.RECORDER, "behind (12%)")
+    report.line(ENGINE, "warming up decode:B4 (67%)")
+    report.line(ENGINE, "a warning")
+    report.line(RECORDER, "behind (12%)")
     report.still()
-    report.line(Role.ENGINE, "later (5%)")
+    report.line(ENGINE, "later (5%)")
     lines = output.getvalue()
     assert "engine | warming up" not in lines
     for text in ("engine | a warning", "recorder | behind (12%)", "engine | later (5%)"):

@@ -5,9 +5,20 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.supervisor.supervision import Kill, Limits, Look, Role, Say, Start, Supervision, Terminate
-
-ENGINE, RECORDER, SERVICE = Role.ENGINE, Role.RECORDER, Role.SERVICE
+from service.supervisor.supervision import (
+    ENGINE,
+    RECORDER,
+    SERVICE,
+    Kill,
+    Limits,
+    Look,
+    Role,
+    Say,
+    Start,
+    Supervision,
+    Terminate,
+    roles,
+)
 
 
 def begun(limits: Limits | None = None) -> Supervision:
@@ -176,17 +187,17 @@ def test_an_engine_is_not_looked_at_while_it_starts_or_the_server_stops():
 @given(
     st.lists(
         st.one_of(
-            st.tuples(st.just("exit"), st.sampled_from(list(Role)), st.integers(-15, 3)),
+            st.tuples(st.just("exit"), st.sampled_from(roles(2)), st.integers(-15, 3)),
             st.tuples(st.just("wait"), st.floats(0.0, 12.0)),
             st.tuples(st.just("ready")),
             st.tuples(st.just("stop")),
-            st.tuples(st.just("fail"), st.sampled_from(list(Role))),
+            st.tuples(st.just("fail"), st.sampled_from(roles(2))),
         ),
         max_size=60,
     )
 )
 def test_a_role_never_runs_twice_and_every_stop_ends(events):
-    supervision = Supervision()
+    supervision = Supervision(workers=2)
     running: set[Role] = set()
     now = 0.0
 
@@ -225,3 +236,14 @@ def test_a_role_never_runs_twice_and_every_stop_ends(events):
             running.remove(role)
             apply(supervision.exited(role, 0, now))
     assert supervision.ended
+
+
+def test_each_worker_of_the_service_is_started_again_alone_and_all_are_told_to_stop():
+    supervision = Supervision(workers=3)
+    workers = roles(3)[2:]
+    assert [str(role) for role in workers] == ["service", "service-2", "service-3"]
+    assert supervision.begin(0.0) == [Start(role) for role in (RECORDER, ENGINE, *workers)]
+    supervision.ready(1.0)
+    supervision.exited(workers[1], -9, 2.0)
+    assert Start(workers[1]) in supervision.tick(2.0)
+    assert supervision.stop(3.0) == [Terminate(role) for role in (ENGINE, *workers)]
