@@ -21,17 +21,26 @@ from dashboard.markup import in_browser
 from dashboard.pages import costs, learning, overview, plan, policy, requests, sql, timeline
 from dashboard.shell import message_page, shell
 from service.control.errors import ControlError
+from service.control.guards import GuardControl
 from service.control.policy import PolicyControl
+from service.control.preview.jobs import Previews
 from service.store.errors import StoreError
 
 ASSETS = pathlib.Path(__file__).parent / "assets"
 READ_ERRORS = (StoreError, ControlError)
 
 
-def create_dashboard(*, engine: sa.Engine, control: PolicyControl, status: Status = nothing_to_tell) -> dash.Dash:
-    """The dashboard over a trace store; mount it with dashboard.asgi.mount. Reads only, but for `control`.
+def create_dashboard(
+    *,
+    engine: sa.Engine,
+    control: PolicyControl,
+    status: Status = nothing_to_tell,
+    guards: GuardControl | None = None,
+    previews: Previews | None = None,
+) -> dash.Dash:
+    """The dashboard over a trace store; mount it with dashboard.asgi.mount. Reads only, but for the last ones.
 
-    `status` gives what the banner on every page says.
+    `status` gives what the banner on every page says. Without `guards` or `previews` the policy page offers none.
     """
     app = dash.Dash(
         "helios-dashboard",
@@ -51,7 +60,7 @@ def create_dashboard(*, engine: sa.Engine, control: PolicyControl, status: Statu
     app.server.add_exception_handler(RefusedInput, _refused)
     app.server.add_exception_handler(DependencyException, _no_such_script)
     app.layout = shell()
-    room = ControlRoom(engine, control)
+    room = ControlRoom(engine, control, guards=guards, previews=previews)
     _register_router(app, room)
     banner.register(app, status)
     for page in (overview, timeline, plan, requests, costs, learning, policy, sql):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import sqlalchemy as sa
 
 from dashboard.reads import Reads
 from service.control.guards import GuardControl
 from service.control.policy import PolicyControl
+from service.control.preview.jobs import Previews
 
 Result = TypeVar("Result")
 
@@ -26,7 +27,7 @@ class ControlRoom:
     control: PolicyControl
     reads: Reads = dataclasses.field(default_factory=Reads)
     guards: GuardControl | None = None
-    previews: Any = None
+    previews: Previews | None = None
 
     async def read(self, query: Callable[[sa.Engine], Result]) -> Result:
         """Runs `query` in a thread, since SQL would hold up the event loop and with it every stream.

@@ -83,7 +83,7 @@ def _custom(point: Point) -> list[str]:
 
 
 def _layout(x_title: str, y_title: str) -> dict[str, Any]:
-    axis = {"automargin": True, "zeroline": False, "fixedrange": True}
+    axis = {"automargin": True, "zeroline": False, "fixedrange": True, "tickformat": ",.5~r"}
     return {
         "height": HEIGHT_PX,
         "margin": {"l": 8, "r": 24, "t": 34, "b": 40},

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.errors import RefusedInput
-from dashboard.pages.policy.layout import GROUPS
+from dashboard.pages.policy.form import GROUPS
 from dashboard.pages.policy.values import (
     Loaded,
     differences,

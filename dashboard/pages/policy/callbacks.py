@@ -8,12 +8,15 @@ import dash
 from dash import ALL, Input, Output, State
 
 from dashboard import checks, ids
+from dashboard.caller import NOT_ALLOWED, may_change, operators_only
 from dashboard.context import ControlRoom
 from dashboard.markup import in_browser
+from dashboard.pages.policy import ids as here
 from dashboard.pages.policy import outcome
-from dashboard.pages.policy.actions import ACTOR_PROBLEM, Result, apply_change, find_version, roll_back
-from dashboard.pages.policy.history import HISTORY_LIMIT, history_rows
+from dashboard.pages.policy.actions import apply_change, find_version, roll_back
+from dashboard.pages.policy.address import draft_text
 from dashboard.pages.policy.layout import in_force
+from dashboard.pages.policy.show import UNAVAILABLE, history_or_same, nothing_new, result_outputs, show_result
 from dashboard.pages.policy.values import (
     Loaded,
     differences,
@@ -25,15 +28,12 @@ from dashboard.pages.policy.values import (
     show,
     show_with_hint,
 )
+from dashboard.pages.policy.who import ACTOR_PROBLEM, signed_by
 from scheduler.policy import COEFFICIENT_BY_NAME, COEFFICIENTS, PRESETS
-from service.control.checks import MAX_ACTOR, MAX_NOTE
-from service.control.errors import ControlError
-from service.control.policy import PolicyVersion
-from service.store.errors import StoreError
+from service.control.checks import MAX_NOTE
 
 ENTRIES = State(ids.coefficient(ALL), "value")
 ENTRY_IDS = State(ids.coefficient(ALL), "id")
-UNAVAILABLE = (ControlError, StoreError)
 
 
 def register(app: dash.Dash, room: ControlRoom) -> None:
@@ -49,7 +49,9 @@ def register(app: dash.Dash, room: ControlRoom) -> None:
         "recallWho",
         Output(ids.POLICY_ACTOR, "value"),
         Input(ids.POLICY_ACTOR, "id"),
+        State(ids.POLICY_ACTOR, "readOnly"),
     )
+    in_browser(app, "policyAddress", Output(here.ADDRESS, "data"), Input(here.DRAFT, "data"), first_call=False)
     in_browser(
         app,
         "needsWho",
@@ -65,6 +67,7 @@ def _register_preview(app: dash.Dash) -> None:
         Output(ids.coefficient(ALL), "error"),
         Output(ids.POLICY_APPLY, "disabled"),
         Output(ids.readable(ALL), "children"),
+        Output(here.DRAFT, "data"),
         Input(ids.coefficient(ALL), "value"),
         Input(ids.POLICY_LOADED, "data"),
         State(ids.POLICY_PRESET, "value"),
@@ -76,7 +79,10 @@ def _register_preview(app: dash.Dash) -> None:
         draft = read_draft(read_loaded(loaded), preset, named)
         errors = [draft.problems.get(name) for name in named]
         hinted = [readable(COEFFICIENT_BY_NAME[_name(hint)], named[_name(hint)]) for hint in hints]
-        return outcome.draft_preview(draft), errors, bool(draft.problems) or not draft.changes, hinted
+        closed = bool(draft.problems) or not draft.changes or not may_change()
+        # While an entry cannot be used, the address keeps the last draft that could.
+        address = dash.no_update if draft.problems else draft_text(draft.changes)
+        return outcome.draft_preview(draft), errors, closed, hinted, address
 
 
 def _register_fill(app: dash.Dash) -> None:
@@ -114,7 +120,7 @@ def _name(field: object) -> str:
 
 def _register_apply(app: dash.Dash, room: ControlRoom) -> None:
     @app.callback(
-        *_result_outputs(),
+        *result_outputs(),
         Output(ids.POLICY_ACTOR, "error"),
         Input(ids.POLICY_APPLY, "n_clicks"),
         State(ids.POLICY_LOADED, "data"),
@@ -126,23 +132,24 @@ def _register_apply(app: dash.Dash, room: ControlRoom) -> None:
         prevent_initial_call=True,
         running=[(Output(ids.POLICY_APPLY, "loading"), True, False)],
     )
+    @operators_only
     async def apply(
         clicks: object, data: object, preset: object, entries: object, fields: object, actor: object, note: object
     ) -> tuple[Any, ...]:
         if not clicks:
             raise dash.exceptions.PreventUpdate
         loaded = read_loaded(data)
-        who, why = checks.text("actor", actor, MAX_ACTOR), checks.text("note", note, MAX_NOTE)
+        who, why = signed_by(actor), checks.text("note", note, MAX_NOTE)
         draft = read_draft(loaded, preset, read_entries(fields, entries))
         if not who:
-            return (*_nothing_new(), ACTOR_PROBLEM)
+            return (*nothing_new(), ACTOR_PROBLEM)
         result = await apply_change(room.control, loaded, draft, who, why)
-        return (*await _show(room, result), None)
+        return (*await show_result(room, result), None)
 
 
 def _register_rebase(app: dash.Dash, room: ControlRoom) -> None:
     @app.callback(
-        *_result_outputs(allow_duplicate=True),
+        *result_outputs(allow_duplicate=True),
         Input(ids.POLICY_REBASE, "n_clicks"),
         State(ids.POLICY_LOADED, "data"),
         ENTRIES,
@@ -155,10 +162,10 @@ def _register_rebase(app: dash.Dash, room: ControlRoom) -> None:
         try:
             version = await room.control.current()
         except UNAVAILABLE as error:
-            return outcome.refused("The version in force cannot be read now", str(error)), *_nothing_new()[1:]
+            return outcome.refused("The version in force cannot be read now", str(error)), *nothing_new()[1:]
         current = Loaded(version.version, version.config.as_dict())
         kept = rebased(read_loaded(data), read_entries(fields, entries), current)
-        return None, None, current.as_json(entries=kept), in_force(version), await _history(room, version)
+        return None, None, current.as_json(entries=kept), in_force(version), await history_or_same(room, version)
 
 
 def _register_rollback(app: dash.Dash, room: ControlRoom) -> None:
@@ -181,6 +188,8 @@ def _register_rollback(app: dash.Dash, room: ControlRoom) -> None:
         same = dash.no_update
         if dash.ctx.triggered_id == ids.POLICY_ROLLBACK_CANCEL or clicked is None:
             return False, same, None, same, same
+        if not may_change():
+            return True, outcome.refused("Nothing can be changed", NOT_ALLOWED), None, same, same
         target = checks.whole_number("version", checks.mapping("clicked", clicked).get("version"))
         try:
             version = await find_version(room.control, target)
@@ -193,7 +202,7 @@ def _register_rollback(app: dash.Dash, room: ControlRoom) -> None:
 
 def _register_confirm(app: dash.Dash, room: ControlRoom) -> None:
     @app.callback(
-        *_result_outputs(allow_duplicate=True),
+        *result_outputs(allow_duplicate=True),
         Output(ids.POLICY_ROLLBACK_DIALOG, "opened", allow_duplicate=True),
         Output(ids.POLICY_ROLLBACK_ACTOR, "error"),
         Output(ids.POLICY_ACTOR, "value", allow_duplicate=True),
@@ -205,43 +214,13 @@ def _register_confirm(app: dash.Dash, room: ControlRoom) -> None:
         prevent_initial_call=True,
         running=[(Output(ids.POLICY_ROLLBACK_CONFIRM, "loading"), True, False)],
     )
+    @operators_only
     async def confirm(clicks: object, target: object, data: object, actor: object, note: object) -> tuple[Any, ...]:
         if not clicks or target is None:
             raise dash.exceptions.PreventUpdate
-        who, why = checks.text("actor", actor, MAX_ACTOR), checks.text("note", note, MAX_NOTE)
+        who, why = signed_by(actor), checks.text("note", note, MAX_NOTE)
         to_version = checks.whole_number("version", target)
         if not who:
-            return (*_nothing_new(), dash.no_update, ACTOR_PROBLEM, dash.no_update)
+            return (*nothing_new(), dash.no_update, ACTOR_PROBLEM, dash.no_update)
         result = await roll_back(room.control, read_loaded(data), to_version, who, why)
-        return (*await _show(room, result), False, None, who)
-
-
-def _result_outputs(*, allow_duplicate: bool = False) -> tuple[Output, ...]:
-    """Where a result shows: message, stale warning, what the form is loaded with, version line, history."""
-    return (
-        Output(ids.POLICY_RESULT, "children", allow_duplicate=allow_duplicate),
-        Output(ids.POLICY_STALE, "children", allow_duplicate=allow_duplicate),
-        Output(ids.POLICY_LOADED, "data", allow_duplicate=allow_duplicate),
-        Output(ids.POLICY_VERSION, "children", allow_duplicate=allow_duplicate),
-        Output(ids.POLICY_HISTORY, "rowData", allow_duplicate=allow_duplicate),
-    )
-
-
-def _nothing_new() -> tuple[Any, ...]:
-    return (dash.no_update,) * 5
-
-
-async def _show(room: ControlRoom, result: Result) -> tuple[Any, ...]:
-    version = result.version
-    if version is None:
-        return result.message, result.stale, dash.no_update, dash.no_update, dash.no_update
-    loaded = Loaded(version.version, version.config.as_dict())
-    return result.message, None, loaded.as_json(), in_force(version), await _history(room, version)
-
-
-async def _history(room: ControlRoom, current: PolicyVersion) -> Any:
-    """Rows of the history; what is shown stays when they cannot be read."""
-    try:
-        return history_rows(await room.control.history(HISTORY_LIMIT), current.version)
-    except UNAVAILABLE:
-        return dash.no_update
+        return (*await show_result(room, result), False, None, who)

@@ -8,10 +8,12 @@ from typing import Any
 from dashboard.formatting import NOTHING, utc
 from dashboard.grids import number, text
 from dashboard.pages.policy.values import differences, show_with_hint
+from service.control.guards import Guard
 from service.control.policy import PolicyVersion
 
 HISTORY_LIMIT = 100
 GO_BACK = "Go back to this"
+TRIAL_WORDS = {"watching": "on trial", "held": "held", "rolled_back": "taken back", "ended": "ended by hand"}
 HISTORY_COLUMNS = [
     number("version", "Version", "count", width=92),
     text("created", "When", width=196, cellClass="digits"),
@@ -19,12 +21,14 @@ HISTORY_COLUMNS = [
     text("note", "Note", width=240, flex=1, minWidth=180),
     text("changes", "Changed", width=320, flex=2, minWidth=220, tooltip="Against the version that it was based on"),
     text("state", "State", width=100),
+    text("trial", "Trial", width=130, cellRenderer="TrialLink", sortable=False),
     text("back", "", width=150, cellRenderer="RollbackButton", sortable=False),
 ]
 
 
-def history_rows(history: Sequence[PolicyVersion], current: int) -> list[dict[str, Any]]:
-    """Table rows for versions, newest first."""
+def history_rows(history: Sequence[PolicyVersion], current: int, guards: Sequence[Guard] = ()) -> list[dict[str, Any]]:
+    """Table rows for versions, newest first, with what came of the guarded ones."""
+    trial = {guard.version: TRIAL_WORDS[guard.state] for guard in guards}
     by_version = {version.version: version for version in history}
     return [
         {
@@ -35,6 +39,7 @@ def history_rows(history: Sequence[PolicyVersion], current: int) -> list[dict[st
             "note": version.note,
             "changes": _changes(version, by_version.get(version.parent_version or 0)),
             "state": version.state,
+            "trial": trial.get(version.version, ""),
             # The cell is drawn anew only when its value changes, so the value says what it shows.
             "back": _back(version, current),
         }

@@ -1,7 +1,10 @@
-"""What the policy page consists of: the form, who and why, the change before it is applied, and the history."""
+"""What the policy page consists of: the trial that runs, the form, the change, its preview, and the history."""
 
 from __future__ import annotations
 
+import dataclasses
+import datetime as dt
+from collections.abc import Sequence
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -9,62 +12,108 @@ from dash import dcc, html
 
 from dashboard import ids
 from dashboard.context import ControlRoom
-from dashboard.formatting import coefficient_label, utc
+from dashboard.formatting import utc
 from dashboard.grids import grid
 from dashboard.markup import aria
+from dashboard.pages.policy import ids as here
+from dashboard.pages.policy.address import AddressDraft, draft_in, preview_in, trial_in
+from dashboard.pages.policy.form import form
+from dashboard.pages.policy.guard_form import guard_form
 from dashboard.pages.policy.history import HISTORY_COLUMNS, HISTORY_LIMIT, history_rows
-from dashboard.pages.policy.values import MAX_ENTRY, Loaded, readable, show, show_with_hint
-from scheduler.policy import COEFFICIENT_BY_NAME, COEFFICIENTS, PRESETS, Coefficient
-from service.control.checks import MAX_ACTOR
+from dashboard.pages.policy.preview_panel import preview_panel
+from dashboard.pages.policy.trials import TRIALS_LIMIT, fingerprint, trial_panel, trials
+from dashboard.pages.policy.values import Loaded
+from dashboard.pages.policy.who import read_only_reason, who_field
+from scheduler.policy import PRESETS
+from service.control.guards import Guard
 from service.control.policy import PolicyVersion
 
-GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("What work is worth", ("output_token_value", "terminal_value")),
-    ("Fairness", ("token_fairness", "delivery_fairness", "adaptation_ms", "newcomer_memory")),
-    ("Waiting", ("decode_age_price", "terminal_age_price")),
-    ("Estimates and speculation", ("estimate_ttl_ns", "adaptive_verification_alpha", "prefill_chunking")),
-)
 PRESET_WORDS = {
     "balanced": "balanced: the defaults",
     "throughput": "throughput: tokens first, no delivery fairness or decode age price",
 }
+LINKS = {False: "Try it on recorded traffic first", True: "See the preview below"}
+TICK_MS = 2000
 
 
-async def page(room: ControlRoom, _search: str = "") -> Any:
-    """The page, loaded with the version in force. Raises StoreError."""
-    current = await room.control.current()
-    history = await room.control.history(HISTORY_LIMIT)
-    return layout(current, history)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shown:
+    """What the page is made of. `guards` is None where there is no guard control; newest first, as `history` is."""
+
+    current: PolicyVersion
+    history: Sequence[PolicyVersion]
+    guards: Sequence[Guard] | None
+    previews: bool
+    draft: AddressDraft
+    preview_id: str | None
+    trial: int | None
+    now: dt.datetime
 
 
-def layout(current: PolicyVersion, history: list[PolicyVersion]) -> Any:
-    """The page for the version in force and its predecessors, newest first."""
-    loaded = Loaded(current.version, current.config.as_dict())
+async def page(room: ControlRoom, search: str = "") -> Any:
+    """The page, loaded with the version in force and the draft that the address gives. Raises StoreError."""
+    shown = Shown(
+        current=await room.control.current(),
+        history=await room.control.history(HISTORY_LIMIT),
+        guards=None if room.guards is None else await room.guards.history(TRIALS_LIMIT),
+        previews=room.previews is not None,
+        draft=draft_in(search),
+        preview_id=preview_in(search),
+        trial=trial_in(search),
+        now=dt.datetime.now(dt.UTC),
+    )
+    return layout(shown)
+
+
+def layout(shown: Shown) -> Any:
+    """The page of what was read."""
+    loaded = Loaded(shown.current.version, shown.current.config.as_dict())
+    blocked = read_only_reason()
     return html.Div(
         [
-            dcc.Store(id=ids.POLICY_LOADED, data=loaded.as_json()),
-            dcc.Store(id=ids.POLICY_ROLLBACK_CLICK),
-            dcc.Store(id=ids.POLICY_ROLLBACK_TARGET),
+            *_state(loaded, fingerprint(shown.current, shown.guards or [], loaded.version)),
             html.Div(
-                [html.H1("Policy"), html.Span(in_force(current), id=ids.POLICY_VERSION, className="subtitle")],
+                [html.H1("Policy"), html.Span(in_force(shown.current), id=ids.POLICY_VERSION, className="subtitle")],
                 className="title-row",
             ),
+            trial_panel(shown.guards or [], shown.now, blocked=blocked),
             html.Div(
-                [html.Div(_form(loaded), className="policy-form"), html.Aside(_sidebar(), className="policy-side")],
+                [
+                    html.Div(form(loaded, shown.draft.entries), className="policy-form"),
+                    html.Aside(_sidebar(shown, blocked), className="policy-side"),
+                ],
                 className="policy-columns",
             ),
+            preview_panel(available=shown.previews, preview_id=shown.preview_id, blocked=blocked),
             html.H2("History"),
             grid(
                 ids.POLICY_HISTORY,
                 HISTORY_COLUMNS,
-                history_rows(history, current.version),
+                history_rows(shown.history, shown.current.version, shown.guards or []),
                 row_id="id",
                 label="Policy versions, newest first",
-                height_px=340 if len(history) > 8 else None,
+                height_px=340 if len(shown.history) > 8 else None,
             ),
+            html.Div(trials(shown.guards or [], shown.now, opened=shown.trial), id=here.TRIALS),
             _rollback_dialog(),
         ]
     )
+
+
+def _state(loaded: Loaded, told: list[Any]) -> list[Any]:
+    """What the browser keeps between callbacks."""
+    return [
+        dcc.Store(id=ids.POLICY_LOADED, data=loaded.as_json()),
+        dcc.Store(id=ids.POLICY_ROLLBACK_CLICK),
+        dcc.Store(id=ids.POLICY_ROLLBACK_TARGET),
+        dcc.Store(id=here.DRAFT, data=""),
+        dcc.Store(id=here.ADDRESS),
+        dcc.Store(id=here.FILLED),
+        dcc.Store(id=here.WATCH_SHOWN, data=told),
+        dcc.Store(id=here.WATCH_ASK),
+        dcc.Store(id=here.WATCH_BUSY, data=False),
+        dcc.Interval(id=here.WATCH_TICK, interval=TICK_MS),
+    ]
 
 
 def in_force(version: PolicyVersion) -> str:
@@ -73,98 +122,14 @@ def in_force(version: PolicyVersion) -> str:
     return f"Version {version.version} is in force{preset}; by {version.actor}, {utc(version.applied_at)}"
 
 
-def _form(loaded: Loaded) -> list[Any]:
-    grouped = {name for _, names in GROUPS for name in names}
-    others = tuple(c.name for c in COEFFICIENTS if c.name not in grouped)
-    groups = [*GROUPS, *([("Other", others)] if others else [])]
-    return [
-        html.Section(
-            [
-                html.H2(heading),
-                *(_coefficient(COEFFICIENT_BY_NAME[name], loaded) for name in names if name in COEFFICIENT_BY_NAME),
-            ],
-            className="card coefficient-group",
-        )
-        for heading, names in groups
-    ]
-
-
-def _coefficient(coefficient: Coefficient, loaded: Loaded) -> Any:
-    value = loaded.values[coefficient.name]
-    label = coefficient_label(coefficient.name)
-    effect = coefficient.raising if coefficient.choices else f"Raising it: {_lower_first(coefficient.raising)}"
-    return html.Div(
-        [
-            html.Div(
-                [
-                    html.Div([label, " ", html.Code(coefficient.name)], className="coefficient-name"),
-                    html.P(coefficient.meaning),
-                    html.P(effect, className="muted"),
-                ],
-                className="coefficient-words",
-            ),
-            html.Div(
-                [
-                    _field(coefficient, label, show(value)),
-                    *_readable(coefficient, show(value)),
-                    html.Div(
-                        [
-                            "in force ",
-                            html.Span(
-                                show_with_hint(coefficient, value), id=ids.current(coefficient.name), className="digits"
-                            ),
-                            " · default ",
-                            html.Span(show_with_hint(coefficient, coefficient.default), className="digits"),
-                        ],
-                        className="coefficient-facts",
-                    ),
-                ],
-                className="coefficient-entry",
-            ),
-        ],
-        className="coefficient",
-    )
-
-
-def _field(coefficient: Coefficient, label: str, value: str) -> Any:
-    name = label if coefficient.unit == "1" else f"{label}, {coefficient.unit}"
-    if coefficient.choices:
-        return dmc.Select(
-            id=ids.coefficient(coefficient.name),
-            data=list(coefficient.choices),
-            value=value,
-            allowDeselect=False,
-            **aria(label=label),
-        )
-    return dmc.TextInput(
-        id=ids.coefficient(coefficient.name),
-        value=value,
-        rightSection=html.Span("no unit" if coefficient.unit == "1" else coefficient.unit, className="unit"),
-        rightSectionWidth=118,
-        rightSectionPointerEvents="none",
-        inputProps={"inputMode": "decimal", "maxLength": MAX_ENTRY, "autoComplete": "off"},
-        className="number-field",
-        **aria(label=name),
-    )
-
-
-def _readable(coefficient: Coefficient, entry: str) -> list[Any]:
-    if coefficient.unit != "ns":
-        return []
-    text = readable(coefficient, entry)
-    return [html.Div(text, id=ids.readable(coefficient.name), className="readable digits", role="status")]
-
-
-def _lower_first(sentence: str) -> str:
-    return sentence[:1].lower() + sentence[1:]
-
-
-def _sidebar() -> list[Any]:
+def _sidebar(shown: Shown, blocked: str) -> list[Any]:
     presets = [{"value": name, "label": PRESET_WORDS.get(name, name)} for name in PRESETS]
+    problem = shown.draft.problem
     return [
         html.Section(
             [
                 html.H2("Your change"),
+                html.P(problem, className="bad") if problem else None,
                 dmc.Select(
                     id=ids.POLICY_PRESET,
                     label="Start from a preset",
@@ -174,7 +139,9 @@ def _sidebar() -> list[Any]:
                     comboboxProps={"width": "target"},
                 ),
                 html.Div(id=ids.POLICY_DIFF, className="diff", role="status", **aria(live="polite")),
-                _who(ids.POLICY_ACTOR),
+                html.P("The address of this page holds the draft: send it to show it.", className="muted draft-hint"),
+                html.P(html.A(LINKS[shown.preview_id is not None], href="#preview")) if shown.previews else None,
+                who_field(ids.POLICY_ACTOR),
                 _note(ids.POLICY_NOTE),
                 html.Div(
                     [
@@ -183,17 +150,14 @@ def _sidebar() -> list[Any]:
                     ],
                     className="buttons",
                 ),
+                html.P(blocked, className="muted") if blocked else None,
+                guard_form(available=shown.guards is not None),
                 html.Div(id=ids.POLICY_RESULT, role="alert"),
                 html.Div(id=ids.POLICY_STALE, role="alert"),
             ],
             className="card",
         )
     ]
-
-
-def _who(component_id: str) -> Any:
-    """A field for the name, which assets/policy.js remembers in this browser."""
-    return dmc.TextInput(id=component_id, label="Who", placeholder="your name", inputProps={"maxLength": MAX_ACTOR})
 
 
 def _note(component_id: str) -> Any:
@@ -205,7 +169,9 @@ def _rollback_dialog() -> Any:
     return dmc.Modal(
         [
             html.Div(id=ids.POLICY_ROLLBACK_BODY),
-            html.Div([_who(ids.POLICY_ROLLBACK_ACTOR), _note(ids.POLICY_ROLLBACK_NOTE)], className="dialog-fields"),
+            html.Div(
+                [who_field(ids.POLICY_ROLLBACK_ACTOR), _note(ids.POLICY_ROLLBACK_NOTE)], className="dialog-fields"
+            ),
             html.Div(
                 [
                     dmc.Button("Go back", id=ids.POLICY_ROLLBACK_CONFIRM, disabled=True),

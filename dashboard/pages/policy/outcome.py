@@ -52,6 +52,11 @@ def applied(version: PolicyVersion, verb: str = "applied") -> Any:
     )
 
 
+def kept(version: PolicyVersion) -> Any:
+    """A trial was ended by hand."""
+    return dmc.Alert(f"The trial is over; version {version.version} stays in force.", title="Kept", color="teal")
+
+
 def unchanged(version: PolicyVersion) -> Any:
     """Nothing differed, so no version was made."""
     return dmc.Alert(f"Version {version.version} has these values already; nothing was changed.", color="gray")

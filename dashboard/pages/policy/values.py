@@ -136,6 +136,11 @@ def differences(before: Mapping[str, CoefficientValue], after: Mapping[str, Coef
     return [Change(c, before[c.name], after[c.name]) for c in COEFFICIENTS if before[c.name] != after[c.name]]
 
 
+def all_text(values: Mapping[str, CoefficientValue]) -> str:
+    """Every coefficient in the form of an address's draft, which assets/policy.js puts into the form."""
+    return ",".join(f"{c.name}:{show(values[c.name])}" for c in COEFFICIENTS)
+
+
 def rebased(loaded: Loaded, entries: Mapping[str, str], current: Loaded) -> dict[str, str]:
     """The form on top of a newer version: fields that were edited keep their entries, others follow `current`."""
     return {
