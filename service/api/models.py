@@ -23,7 +23,7 @@ def _model(context: ApiContext) -> dict[str, Any]:
     return {
         "id": context.text_model.name,
         "object": "model",
-        "created": context.started_at,
+        "created": context.text_model.created,
         "owned_by": "helios",
         "max_model_len": None if ready is None else context_limit(ready),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 from collections.abc import Iterable, Mapping
@@ -23,9 +24,8 @@ _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end_of_text|>")
 def load_text_model(source: ModelSource) -> TextModel:
     """The text side of `source`; raises TextModelError naming the file and what is wrong with it."""
     path = pathlib.Path(source.path)
-    if source.kind == "gguf":
-        return _from_gguf(source.name, path)
-    return _from_directory(source.name, path)
+    made = _from_gguf(source.name, path) if source.kind == "gguf" else _from_directory(source.name, path)
+    return dataclasses.replace(made, created=int(path.stat().st_mtime))
 
 
 def _from_gguf(name: str, path: pathlib.Path) -> TextModel:

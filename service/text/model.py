@@ -27,7 +27,7 @@ class TextModel:
     must remove them first. In outputs special tokens never appear.
 
     `stop_token_ids` end an answer and are not part of it. `bos_token_id` is put before plain prompts when
-    `add_bos` is set; chats carry what their template writes.
+    `add_bos` is set; chats carry what their template writes. `created`: Unix time at which its files were written.
     """
 
     name: str
@@ -38,6 +38,7 @@ class TextModel:
     bos_token_id: int | None
     add_bos: bool
     vocab_size: int
+    created: int = 0
 
     def least_tokens(self, text: str) -> int:
         """A number of tokens that `text` has at least, from its UTF-8 length alone: about 1 ms for a megabyte.
