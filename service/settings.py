@@ -134,6 +134,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return pathlib.Path(self.data_dir) / "run"
 
     @property
+    def previews_dir(self) -> pathlib.Path:
+        """A folder for each preview of a policy."""
+        return self.run_dir / "previews"
+
+    @property
     def address_path(self) -> pathlib.Path:
         """Holds the running server's address, such as http://127.0.0.1:8000."""
         return self.run_dir / "address"

@@ -32,6 +32,7 @@ from service.api.routes import ROUTES
 from service.api.scrapes import Scrapes
 from service.api.security_headers import add_headers
 from service.control.policy import PolicyControl
+from service.control.preview.jobs import Previews
 from service.credentials.key_ring import KeyRing
 from service.settings import Settings
 from service.telemetry.render import render
@@ -58,6 +59,7 @@ def create_app(
     control: PolicyControl,
     mounts: Sequence[ControllerRouterHandler] = (),
     tracer: Tracer | None = None,
+    previews: Previews | None = None,
 ) -> Litestar:
     """The HTTP application. It starts and closes `engine_client`; the rest belongs to the caller.
 
@@ -88,6 +90,7 @@ def create_app(
         started_at=int(time.time()),
         store_threads=anyio.CapacityLimiter(STORE_THREADS),
         tokenize_threads=anyio.CapacityLimiter(TOKENIZE_THREADS),
+        previews=previews or Previews(settings.previews_dir, settings.database, store_engine),
         gate=gate,
     )
     return Litestar(

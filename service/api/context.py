@@ -18,6 +18,7 @@ from service.api.errors import EngineNotReady, QueueFull, ShuttingDown
 from service.api.gate import Gate
 from service.api.scrapes import Scrapes
 from service.control.policy import PolicyControl
+from service.control.preview.jobs import Previews
 from service.ipc.messages import EngineReady
 from service.settings import Settings
 from service.telemetry.service_metrics import ServiceMetrics
@@ -59,6 +60,7 @@ class ApiContext:
     started_at: int
     store_threads: anyio.CapacityLimiter
     tokenize_threads: anyio.CapacityLimiter
+    previews: Previews
     gate: Gate | None = None
     stopping: bool = False
     tokenizing: int = 0

@@ -175,6 +175,31 @@ class PolicyOperation(Operation):
 
 
 @dataclasses.dataclass
+class PreviewOperation(Operation):
+    """POST /api/policy/preview."""
+
+    def __post_init__(self) -> None:
+        values = Schema(one_of=[_NUMBER, _TEXT])
+        sweep = Schema(
+            type=OpenAPIType.OBJECT,
+            max_properties=2,
+            additional_properties=Schema(type=OpenAPIType.ARRAY, items=values, max_items=25),
+            description="one or two coefficients and their values; 25 points at the most",
+        )
+        properties = {
+            "preset": _TEXT,
+            "coefficients": Schema(type=OpenAPIType.OBJECT, additional_properties=values),
+            "minutes": _number(0.1, 1440, 10, "length of the window of recorded traffic"),
+            "until": Schema(type=OpenAPIType.STRING, description="its end, RFC 3339; the newest plan by default"),
+            "run": Schema(type=OpenAPIType.STRING, description="whose traffic; the run that planned last by default"),
+            "sweep": sweep,
+            "seed": _INTEGER,
+            "actor": _TEXT,
+        }
+        self.request_body = _json([], properties)
+
+
+@dataclasses.dataclass
 class RollbackOperation(Operation):
     """POST /api/policy/rollback."""
 

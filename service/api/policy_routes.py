@@ -69,7 +69,8 @@ def _texts(body: dict[str, Any], problems: dict[str, str]) -> tuple[str, str]:
     return values["actor"], values["note"]
 
 
-def _unknown(body: dict[str, Any], known: tuple[str, ...]) -> dict[str, str]:
+def unknown_fields(body: dict[str, Any], known: tuple[str, ...]) -> dict[str, str]:
+    """The problems of fields that the body has and that are not among `known`; the first few by name."""
     names = [name for name in body if name not in known]
     why = f"no such field; the fields are {', '.join(known)}"
     problems = {shown(name): why for name in names[:MAX_FIELDS_SHOWN]}
@@ -89,7 +90,7 @@ async def put_policy(request: AnyRequest) -> Response[bytes]:
     """Merge `{"preset"?, "coefficients"?, "actor"?, "note"?}`; answers once the engine uses the new version."""
     expected = expected_version(request)
     body = parse_object(await request.body())
-    problems = _unknown(body, ("preset", "coefficients", "actor", "note"))
+    problems = unknown_fields(body, ("preset", "coefficients", "actor", "note"))
     preset, coefficients = body.get("preset"), body.get("coefficients")
     if preset is not None and not isinstance(preset, str):
         problems["preset"] = f"must be a preset's name, not {describe(preset)}"
@@ -126,7 +127,7 @@ async def rollback(request: AnyRequest) -> Response[bytes]:
     expected = expected_version(request)
     data = await request.body()
     body = parse_object(data) if data else {}
-    problems = _unknown(body, ("to_version", "actor", "note"))
+    problems = unknown_fields(body, ("to_version", "actor", "note"))
     target = body.get("to_version")
     if target is not None and (isinstance(target, bool) or not isinstance(target, int) or not 1 <= target < 2**63):
         problems["to_version"] = f"must be the number of a version, not {describe(target)}"

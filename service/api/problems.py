@@ -25,6 +25,13 @@ from service.control.errors import (
     UnknownVersion,
     UnreadablePolicy,
 )
+from service.control.preview.errors import (
+    InvalidPreview,
+    NothingRecorded,
+    PreviewsFull,
+    PreviewsUnusable,
+    UnknownPreview,
+)
 from service.ipc.errors import EngineLost, EngineRefused, EngineUnavailable, PolicyRejected
 from service.store.errors import InvalidFilter, StoreBusy, StoreError, StoreUnavailable
 from service.text import TemplateError, UnencodableText
@@ -141,6 +148,11 @@ RULES = (
     _rule(StalePolicy, _stale),
     _rule(InvalidChange, lambda e: Answer(422, "invalid_value", str(e), extra={"problems": {e.name: e.problem}})),
     _rule(UnknownVersion, _plain(422, "unknown_version")),
+    _rule(InvalidPreview, lambda e: Answer(422, "invalid_value", str(e), extra={"problems": e.problems})),
+    _rule(NothingRecorded, _plain(409, "nothing_recorded")),
+    _rule(PreviewsFull, _plain(429, "previews_full", 5)),
+    _rule(UnknownPreview, _plain(404, "not_found")),
+    _rule(PreviewsUnusable, _plain(503, "previews_unusable", 30)),
     _rule(ChangeInProgress, _plain(409, "change_in_progress", 1)),
     _rule(EngineDidNotAnswer, _plain(503, "engine_did_not_answer", 2)),
     _rule(ChangeRefused, _plain(503, "change_withdrawn", 2)),

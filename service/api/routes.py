@@ -10,6 +10,7 @@ from service.api.inference import chat_completions, completions
 from service.api.login import login_page, logout_page, sign_in, sign_out
 from service.api.models import get_model, list_models, tokenize
 from service.api.policy_routes import get_history, get_policy, put_policy, rollback
+from service.api.preview_routes import cancel_preview, get_preview, list_previews, start_preview
 from service.api.trace_routes import get_plan, get_request, list_plans, list_requests, list_runs
 
 ROUTES: tuple[ControllerRouterHandler, ...] = (
@@ -22,6 +23,10 @@ ROUTES: tuple[ControllerRouterHandler, ...] = (
     put_policy,
     get_history,
     rollback,
+    start_preview,
+    list_previews,
+    get_preview,
+    cancel_preview,
     list_plans,
     get_plan,
     list_requests,

@@ -120,7 +120,7 @@ def _watch(folder: PreviewFolder, reporter: Reporter, seconds: int) -> None:
             reporter.cancelled()
         elif deadline is not None and time.monotonic() > deadline:
             reporter.failed(
-                f"It did not end within {seconds:,} s: the machine was busy or the window is long. Choose a shorter one."
+                f"It did not end within {seconds:,} s: the machine is busy or the window long. Choose a shorter one."
             )
         else:
             continue
