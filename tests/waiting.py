@@ -6,6 +6,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 
 def free_port() -> int:
@@ -25,3 +29,8 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = 20.0
             return value
         assert time.monotonic() < deadline, f"waited {seconds} s in vain: {what}"
         pause.wait(0.02)
+
+
+def wait_in_page(page: Page, expression: str, seconds: float = 30.0) -> object:
+    """Polls until a JavaScript expression is true in a page, where Playwright's own way, eval, is forbidden."""
+    return wait_until(lambda: page.evaluate(expression), expression, seconds)

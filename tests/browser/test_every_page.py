@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 from factories import FilledStore
 from playwright.sync_api import Browser, Page, expect
+from waiting import wait_in_page
 
 pytestmark = pytest.mark.browser
 
@@ -59,7 +60,7 @@ def test_dark_mode_follows_the_system_and_the_switch_is_remembered(browser: Brow
     surfaces = ("body", ".card", "#timeline-grid .ag-root-wrapper")
     assert all(page.evaluate(BRIGHTNESS, surface) < 0.2 for surface in surfaces)
     page.get_by_role("button", name="Switch between light and dark").click()
-    page.wait_for_function("document.documentElement.getAttribute('data-mantine-color-scheme') === 'light'")
+    wait_in_page(page, "document.documentElement.getAttribute('data-mantine-color-scheme') === 'light'")
     assert all(page.evaluate(BRIGHTNESS, surface) > 0.8 for surface in surfaces)
     page.reload()
     expect(page.locator("#timeline-grid .ag-row").first).to_be_visible()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from playwright.sync_api import Locator, Page, expect
+from waiting import wait_in_page
 
 from scheduler.policy import COEFFICIENTS
 from service.control.policy import PolicyControl
@@ -224,7 +225,7 @@ def test_the_form_works_with_the_keyboard_alone(page: Page, address: str, store:
     page.keyboard.press("Tab")
     page.keyboard.type("by keys")
     # No person presses three keys within the millisecond that the field takes to hand its text on.
-    page.wait_for_function("window.dash_component_api.getLayout('policy-note').props.value === 'by keys'")
+    wait_in_page(page, "window.dash_component_api.getLayout('policy-note').props.value === 'by keys'")
     expect(page.locator("#policy-apply")).to_be_enabled()
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")

@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 from factories import FilledStore, fill_store
 from playwright.sync_api import Page, expect
+from waiting import wait_in_page
 
 from dashboard.ids import STATUS_BANNER
 from service.store.engines import write_transaction
@@ -173,8 +174,8 @@ def test_the_number_of_plans_can_be_chosen(page: Page, address: str) -> None:
     open_timeline(page, address)
     page.locator("#timeline-limit").click()
     page.get_by_role("option", name="100 plans").click()
-    page.wait_for_function(
-        "document.querySelector('.timeline-graph .js-plotly-plot').data.flatMap((t) => t.ids).length === 100"
+    wait_in_page(
+        page, "document.querySelector('.timeline-graph .js-plotly-plot').data.flatMap((t) => t.ids).length === 100"
     )
 
 
@@ -186,8 +187,8 @@ def test_it_can_be_limited_to_one_policy_version(page: Page, address: str, store
         ).scalar()
     assert len(bar_ids(page)) == wanted
     page.get_by_role("link", name="show all").click()
-    page.wait_for_function(
-        "document.querySelector('.timeline-graph .js-plotly-plot').data.flatMap((t) => t.ids).length === 200"
+    wait_in_page(
+        page, "document.querySelector('.timeline-graph .js-plotly-plot').data.flatMap((t) => t.ids).length === 200"
     )
 
 
