@@ -24,6 +24,8 @@ PART_COLOURS: dict[str, str] = {
     "wait_cost": "#d9534f",
 }
 
+SERIES_COLOURS: dict[str, str] = {"p50": "#3b7ddd", "p99": "#d0702c", "tokens": "#17916b", "change": "#8089e0"}
+
 
 def kind_colour(kind: str) -> str:
     """The colour of a graph kind, grey for one that this version does not know."""

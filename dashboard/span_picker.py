@@ -86,6 +86,6 @@ def _choice(
 ) -> Any:
     """A link whose click assets/shell.js turns into a change of the address, without a reload."""
     marks = {f"data-{name}": value for name, value in data.items()} | {"data-drop": " ".join(drop)}
-    extra = {"title": title} if title else {}
     current = aria(current="true") if here else {}
-    return html.A(words, href=href, className=f"{kind} here" if here else kind, **extra, **current, **marks)
+    more: dict[str, Any] = {**({"title": title} if title else {}), **current, **marks}
+    return html.A(words, href=href, className=f"{kind} here" if here else kind, **more)

@@ -172,7 +172,7 @@ def _write_runs(connection: sa.Connection, blocks: list[Row]) -> None:
     )
     changes = {block["policy_version"]: block for block in reversed(blocks)}
     config = PolicyConfig.balanced()
-    versions = {
+    versions: dict[int, tuple[PolicyConfig, Row]] = {
         1: (config, {"preset": "balanced", "actor": "default", "note": "", "parent_version": None}),
         2: (config.merged({"decode_age_price": 0.4}), {"actor": "anna", "note": "shorter gaps", "parent_version": 1}),
         3: (config.merged({"delivery_fairness": 9.0}), {"actor": "bob", "note": "steadier", "parent_version": 2}),

@@ -75,14 +75,14 @@ def write(connection: sa.Connection, blocks: Sequence[Row], episodes: Sequence[E
         _temporary(connection, name, keys, merged)
     sql = _Sql(connection.dialect.name)
     newest = f" AND ((b.fence0 + t.step) % 50 = 0 OR b.number >= {len(blocks) - LAST_EPISODES})"
-    for table, source, columns, keys, more in (
+    for table, source, columns, order_by, more in (
         ("requests", "m_requests", sql.request_columns(), "t.request_no", ""),
         ("plans", "m_plans", sql.plan_columns(), "t.step", ""),
         ("plan_lanes", "m_lanes", sql.lane_columns(), "t.step, t.lane", ""),
         ("plan_alternatives", "m_alternatives", sql.alternative_columns(), "t.step, t.rank", newest),
     ):
         # Both tables are read in the order of their keys, so rows arrive in the order of time.
-        order = f" ORDER BY b.number, {keys}" if connection.dialect.name == "postgresql" else ""
+        order = f" ORDER BY b.number, {order_by}" if connection.dialect.name == "postgresql" else ""
         _run(
             connection,
             f"INSERT INTO {table} ({', '.join(columns)}) SELECT {', '.join(columns.values())}"
