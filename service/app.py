@@ -23,7 +23,9 @@ from dashboard.asgi import mount
 from service.api.application import create_app
 from service.api.health import server_status
 from service.api.http_server import create_server
+from service.control.guards import GuardControl
 from service.control.policy import PolicyControl
+from service.control.preview.jobs import Previews
 from service.credentials.errors import CredentialsUnusable
 from service.ipc.client import EngineClient
 from service.listening import listen
@@ -73,6 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             reasons, warnings = await server_status(app.state["context"])
             return [*reasons, *warnings]
 
+        previews = Previews(settings.previews_dir, settings.database, store)
+        guards = GuardControl(control)
+        dashboard = create_dashboard(engine=store, control=control, status=status, guards=guards, previews=previews)
         try:
             app = create_app(
                 settings,
@@ -81,7 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 store_engine=store,
                 control=control,
                 tracer=tracing.tracer,
-                mounts=[mount(create_dashboard(engine=store, control=control, status=status))],
+                previews=previews,
+                mounts=[mount(dashboard)],
             )
         except CredentialsUnusable as error:
             return _refuse(str(error))
