@@ -16,6 +16,7 @@ from service.cli.journal import journal
 from service.cli.keys import keys
 from service.cli.output import VERSION, Group, WrongUsage
 from service.cli.policy import policy
+from service.cli.preview import preview_command
 from service.cli.selfcheck import selfcheck
 from service.cli.serve import serve
 from service.cli.simulate import simulate
@@ -54,6 +55,7 @@ main.add_command(bench)
 main.add_command(selfcheck)
 main.add_command(database)
 main.add_command(journal)
+policy.add_command(preview_command)
 main.add_command(policy)
 main.add_command(keys)
 main.add_command(sql)
