@@ -21,13 +21,14 @@ import sqlalchemy as sa
 from service.store.engines import open_database
 from service.store.errors import StatementError
 from service.store.faults import typed_faults
+from service.store.positions import in_words, sqlite_position
+from service.store.postgresql_answers import described
+from service.store.postgresql_reading import become_reader, check_reading, without_end
 
-_BATCH_ROWS = 500
-_BATCH_BYTES = 8 << 20
-"""Of one answer of PostgreSQL's cursor, as far as the rows before it tell."""
 LARGEST_VALUE = 64 << 20
 MOST_MEMORY = 256 << 20
-"""Bytes of one value or row of SQLite, and of everything that SQLite holds in memory, which a statement can grow."""
+"""Bytes of one value or row, and of everything that SQLite holds in memory, which a statement can grow."""
+_TOO_LARGE = f"one value or row may have {LARGEST_VALUE >> 20} MiB; narrow the statement, or cut texts with substr()"
 _BASE_BYTES = 64 << 20
 _ROW_BYTES = 4 << 10
 """How large an answer may be: so much, and so much more for each row that was asked for."""
@@ -42,6 +43,7 @@ _SQLITE_LIMITS = {
 _STEPS_BETWEEN_CHECKS = 20_000  # SQLite's own steps, about a millisecond
 _INTERRUPTED = "interrupted"
 _READS = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE})
+_FUNCTIONS_THAT_LOAD = frozenset({"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit"})
 _READING_PRAGMAS = frozenset({"table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo"})
 
 
@@ -109,7 +111,7 @@ def run_statement(url: str, statement: str, timeout_s: float) -> Iterator[Answer
         with (
             typed_faults(engine.url),
             engine.connect() as connection,
-            _named(timeout_s),
+            _named(statement, timeout_s),
             answer(connection.connection.driver_connection, statement, timeout_s) as found,
         ):
             yield found
@@ -134,6 +136,9 @@ def _sqlite_answer(connection: Any, statement: str, timeout_s: float) -> Iterato
     except sqlite3.OperationalError as error:
         if str(error) == _INTERRUPTED and time.monotonic() <= deadline:  # sqlite3 keeps what a handler raises to itself
             raise KeyboardInterrupt from error
+        at = sqlite_position(connection, statement, str(error))
+        if at is not None:
+            raise StatementError(_of_statement(str(error), statement, at), at) from error
         raise
     finally:
         connection.set_progress_handler(None, 0)
@@ -164,42 +169,49 @@ def _declared_types(path: str, statement: str, count: int) -> tuple[ColumnType, 
     return types if len(types) == count else unknown
 
 
-def _permit_reading(action: int, pragma: str | None, *_: str | None) -> int:
+def _permit_reading(action: int, first: str | None, second: str | None, *_: str | None) -> int:
     """SQLite asks this while it compiles a statement. A pragma with a value would change the session."""
-    if action in _READS or (action == sqlite3.SQLITE_PRAGMA and pragma in _READING_PRAGMAS):
+    if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in _FUNCTIONS_THAT_LOAD:
+        return sqlite3.SQLITE_DENY
+    if action in _READS or (action == sqlite3.SQLITE_PRAGMA and first in _READING_PRAGMAS):
         return sqlite3.SQLITE_OK
     return sqlite3.SQLITE_DENY
 
 
 @contextlib.contextmanager
 def _postgresql_answer(connection: Any, statement: str, timeout_s: float) -> Iterator[Answer]:
-    """A cursor takes one statement that reads, and the transaction around it is read only as well."""
+    """The statement is the source of another one, which only reads and says how many bytes each row takes.
+
+    The transaction around it is read only as well, and rows come one by one.
+    """
     connection.execute("SET TRANSACTION READ ONLY")
+    become_reader(connection)
+    connection.execute("SET LOCAL standard_conforming_strings = on")
+    connection.execute("SET LOCAL max_parallel_workers_per_gather = 0")
     connection.execute("SELECT set_config('statement_timeout', %s, true)", (str(max(1, round(timeout_s * 1000))),))
-    with connection.cursor(name="helios_sql") as cursor:
-        cursor.execute(statement.strip().rstrip(";"))
-        if cursor.description is None:  # SELECT FROM plans
-            raise StatementError("the answer has no columns; name some behind SELECT")
-        columns = tuple(column.name for column in cursor.description)
-        infos = [connection.adapters.types.get(column.type_code) for column in cursor.description]
-        types = tuple(_POSTGRESQL_TYPES.get(info.name if info else "", ColumnType.UNKNOWN) for info in infos)
-        yield Answer(columns, types, _batches(cursor, timeout_s))
+    plain = without_end(statement)
+    check_reading(connection, plain)
+    found = described(connection, plain)
+    types = tuple(_postgresql_type(connection.adapters.types.get(code), code) for code in found.type_codes)
+    with connection.cursor() as cursor, contextlib.closing(cursor.stream(found.sized())) as rows:
+        yield Answer(found.columns, types, _within_row_size(rows))
 
 
-def _batches(cursor: Any, timeout_s: float) -> Iterator[Sequence[Any]]:
-    """All rows. PostgreSQL's own limit counts each batch for itself."""
-    deadline = time.monotonic() + timeout_s
-    count, widest = 1, 1
-    while batch := cursor.fetchmany(count):
-        yield from batch
-        widest = max(widest, *map(row_bytes, batch))
-        count = max(1, min(_BATCH_ROWS, 2 * count, _BATCH_BYTES // widest))
-        if time.monotonic() > deadline:
-            raise _too_slow(timeout_s)
+def _postgresql_type(info: Any, code: int) -> ColumnType:
+    """The driver finds an element's type under its array's number, too."""
+    return _POSTGRESQL_TYPES.get(info.name, ColumnType.UNKNOWN) if info and info.oid == code else ColumnType.UNKNOWN
+
+
+def _within_row_size(rows: Iterator[Sequence[Any]]) -> Iterator[Sequence[Any]]:
+    """The rows without their first value, the bytes of each. Raises StatementError for one that is too large."""
+    for size, *row in rows:
+        if size > LARGEST_VALUE:
+            raise StatementError(_TOO_LARGE)
+        yield tuple(row)
 
 
 @contextlib.contextmanager
-def _named(timeout_s: float) -> Iterator[None]:
+def _named(statement: str, timeout_s: float) -> Iterator[None]:
     """Raises StatementError for what the driver says of the statement; faults of the store stay the driver's."""
     try:
         yield
@@ -210,24 +222,31 @@ def _named(timeout_s: float) -> Iterator[None]:
     except (sqlite3.Error, sqlite3.Warning, psycopg.Error, ValueError) as error:
         if isinstance(error, StatementError):
             raise
-        raise _statement_fault(error, timeout_s) from error
+        raise _statement_fault(error, statement, timeout_s) from error
 
 
-def _statement_fault(error: Exception, timeout_s: float) -> Exception:
+def _of_statement(text: str, statement: str, offset: int | None) -> str:
+    at = "" if offset is None else f" ({in_words(statement, offset)})"
+    return f"{text}{at}; nothing was changed"
+
+
+def _statement_fault(error: Exception, statement: str, timeout_s: float) -> Exception:
     text = _first_line(error)
     if isinstance(error, psycopg.errors.QueryCanceled) or text == _INTERRUPTED:
         return _too_slow(timeout_s)
     if "string or blob too big" in text:
-        return StatementError(f"{text}: one value or row may have {LARGEST_VALUE >> 20} MiB; narrow the statement")
+        return StatementError(f"{text}: {_TOO_LARGE}")
     if "not authorized" in text or "prohibited" in text:
         return StatementError(f"{text}: only statements that read may run here; nothing was changed")
     if "one statement at a time" in text or "multiple commands" in text:
         return StatementError("these are several statements; only one may run at a time, and nothing was changed")
-    if isinstance(error, psycopg.errors.SyntaxError):  # what a cursor says of an UPDATE, too
+    if isinstance(error, psycopg.errors.SyntaxError):  # of an UPDATE that returns rows, too
         return StatementError(f"{text}: it must be one statement that reads, as SELECT does; nothing was changed")
+    if isinstance(error, psycopg.errors.OutOfMemory):
+        return StatementError(f"{text}: {_TOO_LARGE}")
     if isinstance(error, psycopg.OperationalError) or (isinstance(error, sqlite3.DatabaseError) and _is_state(text)):
         return sa.exc.OperationalError(None, None, error)
-    return StatementError(f"{text}; nothing was changed")
+    return StatementError(_of_statement(text, statement, None))
 
 
 def _is_state(message: str) -> bool:

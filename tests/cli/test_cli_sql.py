@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import json
 import types
 
 import pytest
 import sqlalchemy as sa
-from hypothesis import given
-from hypothesis import strategies as st
 
-from service.store import statements
+from service.store import postgresql_answers, statements
 from service.store.database import open_database, upgrade
+from service.store.errors import StatementError
 
 SERIES = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {}) SELECT i, 'x' AS i2 FROM n"
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
@@ -226,26 +224,24 @@ def test_large_rows_of_postgresql_are_not_gathered(helios, postgresql_url):
     assert "the answer takes more than 67 MiB" in result.stderr
 
 
-class Cursor:
-    """Rows of one text each; notes how many were asked for, and of how many bytes in all each answer was."""
+@pytest.mark.postgresql
+def test_a_value_of_postgresql_that_is_too_large_never_leaves_the_server(postgresql_url, monkeypatch):
+    """The driver holds a row whole, so the server gives NULL and the size instead."""
+    monkeypatch.setattr(postgresql_answers, "LARGEST_ROW", 1000)
+    monkeypatch.setattr(statements, "LARGEST_VALUE", 1000)
+    received = []
+    whole = statements._within_row_size
+    monkeypatch.setattr(statements, "_within_row_size", lambda rows: whole(received.append(r) or r for r in rows))
+    statement = "SELECT 7 AS n, repeat('x', 400 * i) AS a, ARRAY[repeat('y', 400)] AS b FROM generate_series(1, 2) AS i"
+    with statements.run_statement(postgresql_url, statement, 60) as answer:
+        assert next(answer.rows) == (7, "x" * 400, ["y" * 400])
+        with pytest.raises(StatementError, match="one value or row may have"):
+            next(answer.rows)
+    assert received[1] == (1202, 7, None, None)
 
-    def __init__(self, lengths):
-        self.texts = iter(["x" * length for length in lengths])
-        self.asked, self.sizes = [], []
 
-    def fetchmany(self, count):
-        batch = [(text,) for text in itertools.islice(self.texts, count)]
-        self.asked.append(count)
-        self.sizes.append(sum(len(text) for (text,) in batch))
-        return batch
-
-
-@given(st.lists(st.sampled_from([1, 100, 1 << 20, 5 << 20]), max_size=40))
-def test_an_answer_of_the_cursor_grows_with_the_rows_that_are_small(lengths):
-    cursor = Cursor(lengths)
-    assert [len(text) for (text,) in statements._batches(cursor, 60)] == lengths
-    assert cursor.asked[0] == 1
-    for at, (before, now) in enumerate(itertools.pairwise(cursor.asked), 1):
-        widest = max(lengths[: sum(cursor.asked[:at])], default=1)
-        assert now <= max(1, min(2 * before, 500))
-        assert now == 1 or now * widest <= 8 << 20
+@pytest.mark.postgresql
+def test_types_of_arrays_are_not_those_of_their_elements(postgresql_url):
+    with statements.run_statement(postgresql_url, "SELECT ARRAY[1, 2] AS a, 1 AS b", 60) as answer:
+        assert [kind.value for kind in answer.types] == ["unknown", "integer"]
+        assert list(answer.rows) == [([1, 2], 1)]
