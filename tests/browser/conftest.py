@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import pathlib
+import shutil
 import socket
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,7 +20,9 @@ from million import Million, million_store
 
 from dashboard.app import create_dashboard
 from dashboard.asgi import mount
+from service.control.guards import GuardControl
 from service.control.policy import PolicyControl
+from service.control.preview.jobs import Previews
 
 
 class Engine:
@@ -27,7 +32,7 @@ class Engine:
         self.applied: list[tuple[int, dict[str, Any]]] = []
         self.error: Exception | None = None
 
-    async def apply(self, version: int, coefficients: dict[str, Any]) -> int:
+    async def apply(self, version: int, coefficients: dict[str, Any], *, withdraws: int | None = None) -> int:
         if self.error is not None:
             raise self.error
         self.applied.append((version, coefficients))
@@ -55,7 +60,10 @@ def serving(store: sa.Engine, engine: Engine) -> Iterator[str]:
         server.run(sockets=[listener])
 
     control = PolicyControl(store, engine.apply)
-    app = Litestar([mount(create_dashboard(engine=store, control=control))])
+    url = store.url.render_as_string(hide_password=False)
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="helios-previews-"))
+    guards, previews = GuardControl(control), Previews(folder, url, store)
+    app = Litestar([mount(create_dashboard(engine=store, control=control, guards=guards, previews=previews))])
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on", timeout_graceful_shutdown=1))
     started = threading.Event()
     original = server.startup
@@ -73,6 +81,7 @@ def serving(store: sa.Engine, engine: Engine) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join(30)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import pathlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +18,9 @@ from litestar.testing import TestClient
 
 from dashboard.app import create_dashboard
 from dashboard.asgi import mount
+from service.control.guards import GuardControl
 from service.control.policy import PolicyControl
+from service.control.preview.jobs import Previews
 
 UPDATE = "/dashboard/_dash-update-component"
 JSON = {"content-type": "application/json"}
@@ -30,10 +33,12 @@ async def accept(_version: int, _coefficients: object) -> int:
 
 
 @pytest.fixture
-def client(store: sa.Engine) -> Iterator[Client]:
-    """As the package's, but with logging left as it is, so that caplog sees it."""
+def client(store: sa.Engine, sqlite_url: str, tmp_path: pathlib.Path) -> Iterator[Client]:
+    """As the package's, with every page's callbacks, and with logging left as it is, so that caplog sees it."""
     fill_store(store, plans=10, requests=2)
-    app = create_dashboard(engine=store, control=PolicyControl(store, accept))
+    control = PolicyControl(store, accept)
+    previews = Previews(tmp_path / "previews", sqlite_url, store)
+    app = create_dashboard(engine=store, control=control, guards=GuardControl(control), previews=previews)
     with TestClient(Litestar([mount(app)], logging_config=None)) as made:
         yield made
 
