@@ -35,7 +35,8 @@ class Latencies:
     """Requests, newest first; every column has one entry for each.
 
     `arrived_s`: whole seconds since 1970. `start_ms`: from arrival to the hand-over of the first output. `between_ms`:
-    the mean time between its tokens, of those that ended with two at least. NaN where there is none.
+    the mean time between its tokens, of those that ended with two at least. NaN where there is none. `capped`: there
+    were more.
     """
 
     keys: Sequence[tuple[str, str]]
@@ -43,6 +44,7 @@ class Latencies:
     start_ms: Floats
     between_ms: Floats
     finishes: collections.Counter[str | None]
+    capped: bool
 
 
 def read_latencies(connection: sa.Connection, where: Sequence[sa.ColumnElement[bool]], limit: int) -> Latencies:
@@ -50,8 +52,9 @@ def read_latencies(connection: sa.Connection, where: Sequence[sa.ColumnElement[b
     columns = requests.c
     times = _times(connection)
     others = (columns.run_id, columns.request_id, columns.decode_ms, columns.output_tokens, columns.finish_reason)
-    query = sa.select(*times, *others).where(*where).order_by(columns.arrived_at.desc()).limit(limit)
-    rows = connection.execute(query).all()
+    query = sa.select(*times, *others).where(*where).order_by(columns.arrived_at.desc()).limit(limit + 1)
+    found = connection.execute(query).all()
+    rows = found[:limit]
     arrived, start = _elapsed(connection, rows)
     return Latencies(
         keys=[(row[2], row[3]) for row in rows],
@@ -59,6 +62,7 @@ def read_latencies(connection: sa.Connection, where: Sequence[sa.ColumnElement[b
         start_ms=start,
         between_ms=np.array([_between(row[4], row[5]) for row in rows], dtype=np.float64),
         finishes=collections.Counter(row[6] for row in rows),
+        capped=len(found) > limit,
     )
 
 

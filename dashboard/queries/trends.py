@@ -92,7 +92,7 @@ def read_trends(engine: sa.Engine, span: Span) -> Trends:
     within = [requests.c.arrived_at >= span.since, requests.c.arrived_at < span.until]
     with read_transaction(engine) as connection:
         sums = _sums(connection, span, width)
-        found = read_latencies(connection, within, MAX_REQUESTS + 1)
+        found = read_latencies(connection, within, MAX_REQUESTS)
         slowest = _slowest(connection, found)
         recorded, changes, gaps = _first_run_at(connection), _changes(connection, span), _gaps(connection, span)
     groups = found.arrived_s // _seconds(width)
@@ -115,7 +115,7 @@ def read_trends(engine: sa.Engine, span: Span) -> Trends:
         slowest=slowest,
         changes=changes,
         gaps=gaps,
-        capped=len(found.keys) > MAX_REQUESTS,
+        capped=found.capped,
     )
 
 

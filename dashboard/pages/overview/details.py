@@ -119,7 +119,8 @@ def _finishes(trends: Trends) -> Any:
     if not total:
         return html.P("No request arrived in this time.", className="muted")
     rows = []
-    for reason in [*(r for r in FINISH_WORDS if r in trends.finishes), *sorted(trends.finishes.keys() - FINISH_WORDS)]:
+    others = sorted(str(reason) for reason in trends.finishes.keys() - FINISH_WORDS.keys())
+    for reason in [*(reason for reason in FINISH_WORDS if reason in trends.finishes), *others]:
         href = path_with(REQUESTS_PATH, finish=reason or "running", **trends.span.query)
         name = FINISH_WORDS.get(reason, str(reason))
         number = trends.finishes[reason]
