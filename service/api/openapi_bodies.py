@@ -18,6 +18,8 @@ from service.api.sampling_options import (
     MOST_STOP_TOKENS,
     PENALTY_LIMIT,
 )
+from service.control.guard_terms import DEFAULT_MINUTES, LEAST_MINUTES, LIMIT_NAMES, MOST_MINUTES
+from service.store.question import MOST_ROWS, MOST_SECONDS, MOST_STATEMENT
 
 SEED_GUARANTEE = (
     "With a seed, the output is a function of model, prompt and sampling options, whatever else runs and however it is "
@@ -171,7 +173,28 @@ class PolicyOperation(Operation):
 
     def __post_init__(self) -> None:
         coefficients = Schema(type=OpenAPIType.OBJECT, additional_properties=Schema(one_of=[_NUMBER, _TEXT]))
-        self.request_body = _json([], {"preset": _TEXT, "coefficients": coefficients, **_WHO})
+        changes = {"preset": _TEXT, "coefficients": coefficients, "end_guard": _FLAG}
+        self.request_body = _json([], {**changes, **_WHO, **self.more()})
+
+    def more(self) -> dict[str, Schema]:
+        """Fields of a change that is more than a change."""
+        return {}
+
+
+@dataclasses.dataclass
+class GuardOperation(PolicyOperation):
+    """POST /api/policy/guard."""
+
+    def more(self) -> dict[str, Schema]:
+        """How long it is watched, and by which limits."""
+        limit = Schema(
+            type=OpenAPIType.OBJECT,
+            properties={"ratio": _NUMBER, "absolute": _NUMBER, "samples": _INTEGER},
+            description="a ratio to the hour before, or an absolute value; null leaves the measure out",
+        )
+        limits = Schema(type=OpenAPIType.OBJECT, properties=dict.fromkeys(LIMIT_NAMES, limit))
+        minutes = _number(LEAST_MINUTES, MOST_MINUTES, DEFAULT_MINUTES, "how long the trial lasts")
+        return {"minutes": minutes, "limits": limits}
 
 
 @dataclasses.dataclass
@@ -205,3 +228,17 @@ class RollbackOperation(Operation):
 
     def __post_init__(self) -> None:
         self.request_body = _json([], {"to_version": _INTEGER, **_WHO})
+
+
+@dataclasses.dataclass
+class SqlOperation(Operation):
+    """POST /api/sql."""
+
+    def __post_init__(self) -> None:
+        fields = {
+            "statement": Schema(type=OpenAPIType.STRING, max_length=MOST_STATEMENT, description="one SELECT"),
+            "rows": Schema(type=OpenAPIType.INTEGER, minimum=1, maximum=MOST_ROWS, default=1000),
+            "timeout_s": Schema(type=OpenAPIType.NUMBER, exclusive_minimum=0, maximum=MOST_SECONDS, default=10),
+            "format": Schema(type=OpenAPIType.STRING, enum=["json", "csv"], default="json"),
+        }
+        self.request_body = _json(["statement"], fields)

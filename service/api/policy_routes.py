@@ -7,6 +7,7 @@ from typing import Any
 
 from litestar import Request, Response, get, post, put
 
+from service.api.authentication import caller_of
 from service.api.context import context_of
 from service.api.errors import BadRequest, PreconditionRequired, Unprocessable
 from service.api.json_body import describe, parse_object, shown
@@ -55,8 +56,8 @@ def expected_version(request: AnyRequest) -> int:
     return int(match[1])
 
 
-def _texts(body: dict[str, Any], problems: dict[str, str]) -> tuple[str, str]:
-    """Actor and note; what is wrong with them goes to `problems`."""
+def who_and_why(request: AnyRequest, body: dict[str, Any], problems: dict[str, str]) -> tuple[str, str]:
+    """Actor and note; what is wrong with them goes to `problems`. Whoever signed in acts under their own name."""
     values = {"actor": DEFAULT_ACTOR, "note": ""}
     for name, longest in (("actor", MAX_ACTOR), ("note", MAX_NOTE)):
         value = body.get(name)
@@ -66,7 +67,8 @@ def _texts(body: dict[str, Any], problems: dict[str, str]) -> tuple[str, str]:
             problems[name] = f"must be text of at most {longest:,} characters, not {describe(value)}"
         elif value.strip():
             values[name] = value.strip()
-    return values["actor"], values["note"]
+    caller = caller_of(request.scope)
+    return values["actor"] if caller is None else caller.name, values["note"]
 
 
 def unknown_fields(body: dict[str, Any], known: tuple[str, ...]) -> dict[str, str]:
@@ -85,23 +87,33 @@ async def get_policy(request: AnyRequest) -> Response[bytes]:
     return _answer(await context_of(request).control.current())
 
 
-@put("/api/policy", request_max_body_size=MAX_BODY_BYTES, operation_class=PolicyOperation, tags=["policy"])
-async def put_policy(request: AnyRequest) -> Response[bytes]:
-    """Merge `{"preset"?, "coefficients"?, "actor"?, "note"?}`; answers once the engine uses the new version."""
-    expected = expected_version(request)
-    body = parse_object(await request.body())
-    problems = unknown_fields(body, ("preset", "coefficients", "actor", "note"))
-    preset, coefficients = body.get("preset"), body.get("coefficients")
+def wanted_values(body: dict[str, Any], problems: dict[str, str]) -> dict[str, Any]:
+    """`preset`, `coefficients` and `end_guard` of a change; what is wrong with them goes to `problems`."""
+    preset, coefficients, end_guard = (body.get(name) for name in ("preset", "coefficients", "end_guard"))
     if preset is not None and not isinstance(preset, str):
         problems["preset"] = f"must be a preset's name, not {describe(preset)}"
     if coefficients is not None and not isinstance(coefficients, dict):
         problems["coefficients"] = f"must be an object of names and values, not {describe(coefficients)}"
-    actor, note = _texts(body, problems)
+    if end_guard is not None and not isinstance(end_guard, bool):
+        problems["end_guard"] = f"must be true or false, not {describe(end_guard)}"
+    return {"preset": preset, "coefficients": coefficients or {}, "end_guard": end_guard is True}
+
+
+@put("/api/policy", request_max_body_size=MAX_BODY_BYTES, operation_class=PolicyOperation, tags=["policy"])
+async def put_policy(request: AnyRequest) -> Response[bytes]:
+    """Merge `{"preset"?, "coefficients"?, "actor"?, "note"?}`; answers once the engine uses the new version.
+
+    While a guard watches the version in force, `"end_guard": true` is needed too.
+    """
+    expected = expected_version(request)
+    body = parse_object(await request.body())
+    problems = unknown_fields(body, ("preset", "coefficients", "end_guard", "actor", "note"))
+    wanted = wanted_values(body, problems)
+    actor, note = who_and_why(request, body, problems)
     if problems:
         raise Unprocessable(problems)
-    version = await context_of(request).control.change(
-        expected_version=expected, preset=preset, coefficients=coefficients or {}, actor=actor, note=note
-    )
+    control = context_of(request).control
+    version = await control.change(expected_version=expected, **wanted, actor=actor, note=note)
     return _answer(version)
 
 
@@ -131,7 +143,7 @@ async def rollback(request: AnyRequest) -> Response[bytes]:
     target = body.get("to_version")
     if target is not None and (isinstance(target, bool) or not isinstance(target, int) or not 1 <= target < 2**63):
         problems["to_version"] = f"must be the number of a version, not {describe(target)}"
-    actor, note = _texts(body, problems)
+    actor, note = who_and_why(request, body, problems)
     if problems:
         raise Unprocessable(problems)
     version = await context_of(request).control.rollback(

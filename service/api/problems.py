@@ -19,7 +19,9 @@ from service.control.errors import (
     ChangeInProgress,
     ChangeRefused,
     EngineDidNotAnswer,
+    GuardWatches,
     InvalidChange,
+    NoGuard,
     NoPolicy,
     StalePolicy,
     UnknownVersion,
@@ -33,7 +35,15 @@ from service.control.preview.errors import (
     UnknownPreview,
 )
 from service.ipc.errors import EngineLost, EngineRefused, EngineUnavailable, PolicyRejected
-from service.store.errors import InvalidFilter, StoreBusy, StoreError, StoreUnavailable
+from service.store.errors import (
+    InvalidFilter,
+    ReadTooLong,
+    StatementError,
+    StoreBusy,
+    StoreError,
+    StoreUnavailable,
+    TooManyReads,
+)
 from service.text import TemplateError, UnencodableText
 
 _log = logging.getLogger(__name__)
@@ -118,6 +128,11 @@ def _stale(error: StalePolicy) -> Answer:
     return Answer(409, "stale_policy", message, extra=extra)
 
 
+def _statement(error: StatementError) -> Answer:
+    """`offset`: the character of the statement that the message is about, from 0, or null."""
+    return Answer(422, "statement_error", str(error), "statement", extra={"offset": error.offset})
+
+
 def _rule(kind: type[E_], answer: Callable[[E_], Answer]) -> tuple[type[Exception], Callable[[Any], Answer]]:
     return kind, answer
 
@@ -135,6 +150,8 @@ RULES = (
     _rule(errors.PreconditionRequired, _plain(428, "if_match_required")),
     _rule(errors.TooManyFailures, lambda e: Answer(429, "too_many_failures", str(e), retry_after_s=e.wait_s)),
     _rule(errors.QueueFull, _plain(429, "queue_full", 1)),
+    _rule(errors.TooOften, lambda e: Answer(429, "too_often", str(e), retry_after_s=e.retry_after_s)),
+    _rule(errors.ClientLeft, _plain(400, "client_left")),
     _rule(errors.GenerationFailed, _plain(500, "generation_failed")),
     _rule(errors.EngineNotReady, _plain(503, "engine_not_ready", 2)),
     _rule(errors.ShuttingDown, _plain(503, "shutting_down", 5)),
@@ -153,12 +170,17 @@ RULES = (
     _rule(PreviewsFull, _plain(429, "previews_full", 5)),
     _rule(UnknownPreview, _plain(404, "not_found")),
     _rule(PreviewsUnusable, _plain(503, "previews_unusable", 30)),
+    _rule(GuardWatches, lambda e: Answer(409, "guard_watches", str(e), extra={"version": e.version})),
+    _rule(NoGuard, _plain(404, "no_guard")),
     _rule(ChangeInProgress, _plain(409, "change_in_progress", 1)),
     _rule(EngineDidNotAnswer, _plain(503, "engine_did_not_answer", 2)),
     _rule(ChangeRefused, _plain(503, "change_withdrawn", 2)),
     _rule(NoPolicy, _plain(503, "no_policy", 2)),
     _rule(UnreadablePolicy, _plain(500, "unreadable_policy")),
     _rule(InvalidFilter, lambda e: Answer(400, "invalid_filter", str(e), e.name)),
+    _rule(StatementError, _statement),
+    _rule(TooManyReads, lambda e: Answer(429, "too_many_reads", str(e), retry_after_s=e.retry_after_s)),
+    _rule(ReadTooLong, _plain(422, "read_too_long")),
     _rule(StoreBusy, _plain(503, "store_busy", 1)),
     _rule(StoreUnavailable, _plain(503, "store_unavailable", 5)),
     _rule(StoreError, _plain(503, "store_unusable", 30)),

@@ -12,6 +12,7 @@ from fake_engine import READY
 
 from service.api import policy_keeper
 from service.control.errors import ChangeInProgress
+from service.ipc.errors import PolicyRejected
 from service.store.errors import StoreUnavailable
 
 
@@ -22,12 +23,19 @@ class Control:
         self.owes_engine = False
         self.errors = []
         self.asked = asyncio.Queue()
+        self.followed = 0
+        self.behind = []
 
     async def reconcile(self, version):
         if self.errors:
             raise self.errors.pop(0)
         self.owes_engine = False
         self.asked.put_nowait(version)
+
+    async def follow(self):
+        self.followed += 1
+        if self.behind:
+            raise self.behind.pop(0)
 
 
 @pytest.fixture(autouse=True)
@@ -91,3 +99,19 @@ def test_a_store_that_cannot_say_which_policy_is_newest_is_told_until_it_can():
             assert await control.asked.get() == READY.policy_version
 
     asyncio.run(story())
+
+
+def test_a_connection_that_was_checked_follows_the_store_whatever_fails_once(caplog):
+    async def story():
+        engine, control, told = types.SimpleNamespace(state="ready", ready=READY), Control(), []
+        control.behind = [PolicyRejected("the engine already uses policy version 9"), StoreUnavailable("away")]
+        async with kept(engine, control, told.append):
+            await control.asked.get()
+            before = control.followed
+            await some_rounds()
+            assert control.followed > before + 2
+            assert control.asked.empty()
+        assert told == [""]
+
+    asyncio.run(story())
+    assert [record.args for record in caplog.records] == [("away",)]  # a faster service is no trouble

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import pathlib
+import sys
 import types
 
 import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))  # tests import `trace_rows` by name
 
 from scheduler.catalog import Catalog
 from scheduler.policy import PolicyConfig
