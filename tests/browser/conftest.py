@@ -22,7 +22,7 @@ from dashboard.app import create_dashboard
 from dashboard.asgi import mount
 from service.control.guards import GuardControl
 from service.control.policy import PolicyControl
-from service.control.preview.jobs import Previews
+from service.control.preview.jobs import Limits, Previews
 
 
 class Engine:
@@ -62,7 +62,7 @@ def serving(store: sa.Engine, engine: Engine) -> Iterator[str]:
     control = PolicyControl(store, engine.apply)
     url = store.url.render_as_string(hide_password=False)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="helios-previews-"))
-    guards, previews = GuardControl(control), Previews(folder, url, store)
+    guards, previews = GuardControl(control), Previews(folder, url, store, Limits(niceness=0))
     app = Litestar([mount(create_dashboard(engine=store, control=control, guards=guards, previews=previews))])
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on", timeout_graceful_shutdown=1))
     started = threading.Event()
