@@ -14,13 +14,13 @@ import msgspec
 import numpy as np
 
 from scheduler import layout
-from scheduler.catalog import Catalog
-from scheduler.errors import InvalidCheckpoint
+from scheduler.catalog import DEFAULT_TTL_NS, Catalog, CostEstimate
+from scheduler.errors import InvalidCatalog, InvalidCheckpoint
 from scheduler.frames import Frame, LaneColumns
 from scheduler.ledgers import Episode, Ledgers
 from scheduler.load_settings import LoadSettings
 from scheduler.plans import PLAN_FIELDS, ScheduledPlan
-from scheduler.saved import Head, Saved, SavedFrame, SavedLedgers, SavedPlan, SavedTenant, Shapes
+from scheduler.saved import Head, Measured, Saved, SavedFrame, SavedLedgers, SavedPlan, SavedTenant, Shapes
 from scheduler.saved_checks import check
 from scheduler.shapes import GraphShape
 from scheduler.state import SchedulerState, Tenant
@@ -109,6 +109,24 @@ def shapes_in(data: bytes) -> tuple[GraphShape, ...]:
     if not shapes or len(set(shapes)) != len(shapes):
         raise InvalidCheckpoint("the checkpoint's catalog is none: it is empty, or lists a shape twice")
     return shapes
+
+
+def durations_in(data: bytes) -> tuple[int, list[tuple[GraphShape, CostEstimate, int]]]:
+    """The moment of a checkpoint, and what its catalog knew then: (shape, estimate, samples behind it), in its order.
+
+    Times are ns of the run's monotonic clock. Raises InvalidCheckpoint.
+    """
+    saved = _read(_checked_payload(data), Measured)
+    ttl_ns = saved.coefficients.get("estimate_ttl_ns", DEFAULT_TTL_NS)
+    try:
+        catalog = Catalog(saved.shapes, int(ttl_ns))
+        catalog.load(saved.estimates)
+        return saved.now_ns, [
+            (shape, catalog.estimate(shape, saved.now_ns), len(samples))
+            for shape, (samples, _, _) in zip(saved.shapes, saved.estimates, strict=True)
+        ]
+    except (InvalidCatalog, ValueError, OverflowError) as why:
+        raise InvalidCheckpoint(f"the checkpoint's durations cannot be read: {why}") from None
 
 
 def _checked_payload(data: bytes) -> bytes:

@@ -99,6 +99,16 @@ class Shapes(Head):
     shapes: tuple[GraphShape, ...]
 
 
+class Measured(Shapes):
+    """As much as it takes to say what was known of each graph's duration: of each shape its last samples in ns, its
+    last valid observation (-1: none) and its last attempted refresh.
+    """
+
+    coefficients: dict[str, float | int | str]
+    estimates: list[tuple[list[int], int, int]]
+    now_ns: int
+
+
 class Saved(Head):
     """Everything that a checkpoint holds."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from litestar.types import ControllerRouterHandler
 
+from service.api.catalog_routes import get_catalog, get_ledgers
 from service.api.exposition import metrics
 from service.api.guard_routes import end_guard, get_guard, open_guard
 from service.api.health import index, live, ready
