@@ -136,6 +136,7 @@ def _lifespan(context: ApiContext) -> Callable[[Litestar], AbstractAsyncContextM
             await asyncio.gather(*keepers, return_exceptions=True)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(control.close(), CHANGE_GRACE_S)
+            await context.asking.close()
             await engine.close()
 
     return running

@@ -19,8 +19,10 @@ from service.api.gate import Gate
 from service.api.scrapes import Scrapes
 from service.control.policy import PolicyControl
 from service.control.preview.jobs import Previews
+from service.control.rate_limit import RateLimit
 from service.ipc.messages import EngineReady
 from service.settings import Settings
+from service.store.asking import Asking
 from service.telemetry.service_metrics import ServiceMetrics
 from service.text import TextModel
 
@@ -28,6 +30,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 STORE_THREADS = 4
 TOKENIZE_THREADS = 2
+SQL_PER_MINUTE, SQL_BURST = 60.0, 30
+"""An operator's statements, for each caller."""
 _WHY = {
     "starting": "The engine is starting",
     "down": "The engine went away and a new one is starting",
@@ -62,6 +66,8 @@ class ApiContext:
     tokenize_threads: anyio.CapacityLimiter
     previews: Previews
     gate: Gate | None = None
+    asking: Asking = dataclasses.field(default_factory=Asking)
+    sql_rate: RateLimit = dataclasses.field(default_factory=lambda: RateLimit(SQL_PER_MINUTE, SQL_BURST))
     stopping: bool = False
     tokenizing: int = 0
     policy_trouble: str = ""

@@ -11,6 +11,8 @@ ApiError
 ├── Unprocessable        422  well-formed, but a value is not allowed
 ├── PreconditionRequired 428  a change without If-Match
 ├── TooManyFailures      429  wrong keys again and again
+├── TooOften             429  an expensive route, asked for again and again
+├── ClientLeft           400  nobody is there to read the answer
 ├── QueueFull            429  as many requests as the server takes are open
 ├── GenerationFailed     500  the engine could not go on with a request
 ├── EngineNotReady       503  the engine starts, stops or is down
@@ -81,6 +83,18 @@ class Unprocessable(ApiError):
 
 class PreconditionRequired(ApiError):
     """A change without If-Match."""
+
+
+class TooOften(ApiError):
+    """An expensive route that one caller asks for again and again; `retry_after_s` says when it may."""
+
+    def __init__(self, message: str, retry_after_s: int) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
+
+
+class ClientLeft(ApiError):
+    """The client closed its connection; its answer goes nowhere."""
 
 
 class QueueFull(ApiError):

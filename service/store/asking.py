@@ -1,0 +1,128 @@
+"""Asks an operator's questions, each in a process of its own (service.store.question_process)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from service.settings import child_environment
+from service.store.errors import StatementError, StoreUnavailable, TooManyReads
+from service.store.question import Question, Told
+
+_log = logging.getLogger(__name__)
+PLACES = 2
+WAITING = 8
+PATIENCE_S = 5.0
+READY_FOR_S = 120.0
+GRACE_S = 3.0
+"""Beyond a question's own time: to start the process, and to hand the answer over."""
+_PROGRAM = (sys.executable, "-m", "service.store.question_process")
+
+
+class Asking:
+    """The questions of one service process. At most `places` run and `waiting` wait, each for `patience_s`."""
+
+    def __init__(self, places: int = PLACES, waiting: int = WAITING, patience_s: float = PATIENCE_S) -> None:
+        self._places = asyncio.Semaphore(places)
+        self._may_wait = waiting
+        self._patience_s = patience_s
+        self._waiting = 0
+        self._ready: asyncio.Task[asyncio.subprocess.Process] | None = None
+        self._dismissal: asyncio.TimerHandle | None = None
+
+    async def ask(self, question: Question) -> tuple[bytes, Told]:
+        """The answer's bytes in the form that was asked for, and what is said of it.
+
+        Cancelling the caller ends the statement. Raises StatementError, StoreUnavailable and TooManyReads.
+        """
+        async with self._place():
+            body, told = await _answered(await self._process(), question)
+        if told.error is None:
+            return body, told
+        raise StatementError(told.error, told.offset) if told.is_mistake else StoreUnavailable(told.error)
+
+    async def close(self) -> None:
+        """Ends the process that waits for the next question."""
+        if self._dismissal is not None:
+            self._dismissal.cancel()
+        ready, self._ready = self._ready, None
+        if ready is not None:
+            with contextlib.suppress(OSError):
+                await _ended(await ready)
+
+    async def _process(self) -> asyncio.subprocess.Process:
+        """A process that waits for a question; the next one is made ready meanwhile, and kept for a while."""
+        ready, self._ready = self._ready, asyncio.ensure_future(_started())
+        if self._dismissal is not None:
+            self._dismissal.cancel()
+        loop = asyncio.get_running_loop()
+        self._dismissal = loop.call_later(READY_FOR_S, lambda: loop.create_task(self.close()))
+        if ready is None:
+            return await _started()
+        process = await asyncio.shield(ready)
+        return process if process.returncode is None else await _started()
+
+    @contextlib.asynccontextmanager
+    async def _place(self) -> AsyncIterator[None]:
+        if self._places.locked():
+            await self._wait()
+        else:
+            await self._places.acquire()
+        try:
+            yield
+        finally:
+            self._places.release()
+
+    async def _wait(self) -> None:
+        busy = "Other statements are still running; try again in a moment"
+        if self._waiting >= self._may_wait:
+            raise TooManyReads(busy)
+        self._waiting += 1
+        try:
+            await asyncio.wait_for(self._places.acquire(), self._patience_s)
+        except TimeoutError as error:
+            raise TooManyReads(busy) from error
+        finally:
+            self._waiting -= 1
+
+
+async def _started() -> asyncio.subprocess.Process:
+    pipe = asyncio.subprocess.PIPE
+    return await asyncio.create_subprocess_exec(
+        *_PROGRAM, stdin=pipe, stdout=pipe, stderr=pipe, env=child_environment(os.getpid())
+    )
+
+
+async def _answered(process: asyncio.subprocess.Process, question: Question) -> tuple[bytes, Told]:
+    try:
+        out, said = await asyncio.wait_for(
+            process.communicate(msgspec.json.encode(question)), question.timeout_s + GRACE_S
+        )
+    except TimeoutError as error:
+        raise StatementError(f"no answer within {question.timeout_s:g} s; narrow the statement") from error
+    finally:
+        await _ended(process)
+    head, _, body = out.partition(b"\n")
+    if process.returncode != 0 or not head:
+        _log.warning(
+            "a statement's process ended with %s: %s", process.returncode, said[-500:].decode("utf-8", "replace")
+        )
+        raise StatementError("the statement needs more memory or time than one may have; narrow it")
+    return body, msgspec.json.decode(head, type=Told)
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    """Kills the process unless it has ended, and waits for that, however often the caller is cancelled."""
+    with contextlib.suppress(ProcessLookupError):
+        if process.returncode is None:
+            process.kill()
+    waiting = asyncio.ensure_future(process.wait())
+    while not waiting.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(waiting)
