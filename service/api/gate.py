@@ -29,7 +29,7 @@ class Gate:
     def __init__(self, keys: KeyRing, *, protect_metrics: bool = False) -> None:
         self.keys = keys
         self.protect_metrics = protect_metrics
-        self._failed = FailedAttempts()
+        self.failed = FailedAttempts()
 
     def caller(self, headers: Headers, address: str) -> tuple[Caller, bool]:
         """Who calls, and whether a browser's session says so, which another site's page may have set in motion.
@@ -57,7 +57,7 @@ class Gate:
 
     def refuse(self, address: str) -> NoReturn:
         """Counts a wrong key of this address. Raises Unauthenticated or TooManyFailures, and never logs the key."""
-        failure = self._failed.failed(address, time.monotonic())
+        failure = self.failed.failed(address, time.monotonic())
         if failure.to_log:
             _log.warning("%d attempts with a wrong key from %s", failure.to_log, address)
         if failure.wait_s:

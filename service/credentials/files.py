@@ -33,7 +33,9 @@ SECRET_BYTES = 32
 HOW_TO_MAKE = "make one with: helios keys add --credentials-file {path} --name you --role operator"
 Hexadecimal = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]+\Z", min_length=12, max_length=128)]
 Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
-Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]*\Z", max_length=MAX_NAME)]
+_NAME = r"^(?!helios_[0-9a-f]{12}_)[A-Za-z0-9][A-Za-z0-9._@-]*\Z"
+"""Inert wherever it is shown, and not a key that was put into the wrong place."""
+Name = Annotated[str, msgspec.Meta(pattern=_NAME, max_length=MAX_NAME)]
 NAME_RULE = f"1 to {MAX_NAME} letters, digits and . _ @ -, the first one a letter or digit"
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from service.credentials.files import Credential
 
 SESSION_S = 12 * 3600
-_SESSION = re.compile(r"([0-9a-f]{12})\.([0-9]{1,12})\.([0-9a-f]{64})", re.ASCII)
+_SESSION = re.compile(r"([0-9a-f]{12})\.([1-9][0-9]{0,11})\.([0-9a-f]{64})", re.ASCII)
 
 
 def session_for(credential: Credential, secret: str, now_s: int) -> str:

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -16,6 +16,7 @@ import msgspec
 import openai
 import sqlalchemy as sa
 from litestar import Litestar
+from litestar.types import ControllerRouterHandler
 from opentelemetry.trace import Tracer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -239,13 +240,25 @@ class Api:
 
 
 @contextlib.contextmanager
-def serving(store: sa.Engine, tmp_path: Any, tracer: Tracer | None = None, **overrides: Any) -> Iterator[Api]:
-    """A server with a fake engine over `store`; `tracer` makes its own spans."""
+def serving(
+    store: sa.Engine,
+    tmp_path: Any,
+    tracer: Tracer | None = None,
+    mounts: Callable[[PolicyControl], Sequence[ControllerRouterHandler]] = lambda _control: (),
+    **overrides: Any,
+) -> Iterator[Api]:
+    """A server with a fake engine over `store`; `tracer` makes its own spans, `mounts` more routes."""
     engine = FakeEngine()
     settings = Settings(data_dir=str(tmp_path), database=str(store.url), threads=1, **overrides)
     control = PolicyControl(store, engine.configure_policy, tracer=tracer)
     app = create_app(
-        settings, text_model=MODEL_TEXT, engine_client=engine, store_engine=store, control=control, tracer=tracer
+        settings,
+        text_model=MODEL_TEXT,
+        engine_client=engine,
+        store_engine=store,
+        control=control,
+        tracer=tracer,
+        mounts=mounts(control),
     )
     sock = listen("127.0.0.1", 0)
     sock.listen(64)  # connections wait here until the server takes the socket

@@ -30,7 +30,7 @@ INJECT = """() => {
     const foreign = document.createElement("script");
     foreign.src = "https://elsewhere.example/x.js";
     document.body.append(foreign);
-    try { window.injected = window.eval("'eval'"); } catch { }
+    window.setTimeout("window.injected = 'text that became a function'", 0);
 }"""
 
 
@@ -43,8 +43,6 @@ def settled(page: Page) -> None:
 def test_what_is_put_into_a_page_does_not_run(context: BrowserContext, address: str) -> None:
     page = context.new_page()
     page.add_init_script(VIOLATIONS)
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
     page.goto(f"{address}/dashboard/policy")
     settled(page)
     page.evaluate(INJECT)
@@ -52,7 +50,6 @@ def test_what_is_put_into_a_page_does_not_run(context: BrowserContext, address: 
     wait_in_page(page, "window.violations.some((found) => found.includes('elsewhere.example'))")
     assert sum("inline" in found for found in page.evaluate("window.violations")) >= 3
     assert page.evaluate("window.injected ?? null") is None
-    assert [url for url in asked if "elsewhere" in url] == []
 
 
 def test_no_other_page_may_frame_the_dashboard(context: BrowserContext, address: str) -> None:
