@@ -13,7 +13,7 @@ from dash.exceptions import DependencyException
 from fastapi import Request
 from fastapi.responses import JSONResponse
 
-from dashboard import banner, ids, routing
+from dashboard import banner, guard_place, ids, routing
 from dashboard.banner import Status, nothing_to_tell
 from dashboard.context import ControlRoom
 from dashboard.errors import RefusedInput
@@ -59,10 +59,11 @@ def create_dashboard(
     app.backend.websocket_capability = False
     app.server.add_exception_handler(RefusedInput, _refused)
     app.server.add_exception_handler(DependencyException, _no_such_script)
-    app.layout = shell()
+    app.layout = shell  # made anew for each caller
     room = ControlRoom(engine, control, guards=guards, previews=previews)
     _register_router(app, room)
     banner.register(app, status)
+    guard_place.register(app, room)
     for page in (overview, timeline, plan, requests, costs, learning, policy, sql):
         page.register(app, room)
     return app
@@ -84,8 +85,12 @@ def _register_router(app: dash.Dash, room: ControlRoom) -> None:
     in_browser(app, "markNavigation", Output(ids.NAV_MARK, "data"), Input(ids.URL, "pathname"))
 
 
+async def _overview(room: ControlRoom, search: str) -> Any:
+    return await guard_place.with_trial(room, await overview.page(room, search))
+
+
 LAYOUTS: Mapping[str, Callable[[ControlRoom, str], Awaitable[Any]]] = {
-    routing.OVERVIEW_PATH: overview.page,
+    routing.OVERVIEW_PATH: _overview,
     routing.TIMELINE_PATH: timeline.page,
     routing.REQUESTS_PATH: requests.page,
     routing.COSTS_PATH: costs.page,

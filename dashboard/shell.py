@@ -8,6 +8,7 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 
 from dashboard import banner, ids
+from dashboard.account import account
 from dashboard.markup import aria
 from dashboard.routing import OVERVIEW_PATH, PAGES
 
@@ -27,7 +28,7 @@ THEME = {
 
 
 def shell() -> Any:
-    """The whole layout, with an empty page; the page follows the URL."""
+    """The whole layout, for the present caller, with an empty page; the page follows the URL."""
     return dmc.MantineProvider(
         [
             dcc.Location(id=ids.URL, refresh="callback-nav"),
@@ -51,6 +52,7 @@ def _header() -> Any:
                 **aria(label="Pages"),
             ),
             html.Div(className="spacer"),
+            *account(),
             dmc.ColorSchemeToggle(
                 id=ids.SCHEME_TOGGLE,
                 lightIcon=html.Span(className="half-moon"),
