@@ -57,6 +57,7 @@ def test_a_trial_is_shown_and_kept_and_its_evidence_stays(
     page.get_by_role("button", name="Apply", exact=True).click()
     expect(page.locator("#policy-result")).to_contain_text("a version is on trial; roll it back or keep it first")
     assert len(rows(store, policy_versions)) == 3
+    _is_on_the_overview_too(page, address)
     page.get_by_role("button", name="Keep now").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("nothing takes it back by itself any more")
@@ -69,6 +70,14 @@ def test_a_trial_is_shown_and_kept_and_its_evidence_stays(
     page.reload()
     expect(page.locator("#trial-3 table")).to_be_visible()
     assert [version for version, _ in fake_engine.applied] == [3]
+
+
+def _is_on_the_overview_too(page: Page, address: str) -> None:
+    page.goto(f"{address}/dashboard/")
+    expect(page.locator("#trial-place")).to_contain_text("Version 3 is on trial")
+    expect(page.locator("#trial-place tbody tr")).to_contain_text("at most 800 ms")
+    page.get_by_role("link", name="Roll back or keep it on the policy page").click()
+    expect(page.locator(PANEL)).to_contain_text("Version 3 is on trial")
 
 
 def test_roll_back_now_asks_once_and_restores_the_values_before(
