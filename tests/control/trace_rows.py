@@ -6,6 +6,7 @@ import datetime as dt
 
 import sqlalchemy as sa
 
+from service.store.engines import write_transaction
 from service.store.partitions import has_days, utc_day
 from service.store.tables import engine_runs, plan_lanes, plan_minutes, plans, requests
 
@@ -30,10 +31,10 @@ def filled(table, **given):
 
 
 class Trace:
-    """Writes runs, requests and plans on one connection. `skew_ms`: the run's monotonic clock at T0."""
+    """Runs, requests and plans, which `write` writes. `skew_ms`: the run's monotonic clock at T0."""
 
-    def __init__(self, connection):
-        self.connection = connection
+    def __init__(self):
+        self.rows = {}
         self.skew = {}
         self.fences = {}
         self.minutes = {}
@@ -69,27 +70,28 @@ class Trace:
         """`lanes`: (request_id, published ms or None)."""
         fence = self.fences[run_id] = self.fences[run_id] + 1
         outcome = outcome or ("in_flight" if completed is None else "completed")
-        row = {
-            "run_id": run_id, "fence": fence, "committed_at": at(committed), "outcome": outcome, "output_tokens": tokens,
-            "completed_at": None if completed is None else at(completed), "device_ms": device_ms, "kind": "decode",
-        }  # fmt: skip
-        day = {"recorded_on": utc_day(at(committed))} if has_days(self.connection) else {}
-        self._add(plans, **row, **day)
+        row = {"run_id": run_id, "fence": fence, "committed_at": at(committed), "outcome": outcome, "kind": "decode"}
+        row |= {"output_tokens": tokens, "device_ms": device_ms}
+        row["completed_at"] = None if completed is None else at(completed)
+        row["recorded_on"] = utc_day(at(committed))
+        self._add(plans, **row)
         for lane, (request_id, published) in enumerate(lanes):
             ns = None if published is None else self.ns(run_id, published)
-            self._add(
-                plan_lanes, run_id=run_id, fence=fence, lane=lane, request_id=request_id, published_ns=ns,
-                delivered=ns is not None, **day,
-            )  # fmt: skip
+            key = {"run_id": run_id, "fence": fence, "lane": lane, "recorded_on": row["recorded_on"]}
+            self._add(plan_lanes, **key, request_id=request_id, published_ns=ns, delivered=ns is not None)
         if outcome == "completed":
             self._count(run_id, at(completed), tokens, device_ms)
 
-    def write_minutes(self):
-        """The roll-up, as the recorder keeps it."""
-        for (run_id, minute), (count, device_ms, tokens) in self.minutes.items():
-            self._add(
-                plan_minutes, run_id=run_id, minute=minute, plans=count, device_ms_sum=device_ms, output_tokens=tokens
-            )
+    def write(self, store):
+        """What is new, and the roll-up of everything so far, as the recorder keeps it."""
+        with write_transaction(store) as connection:
+            connection.execute(plan_minutes.delete())
+            for (run_id, minute), (count, device_ms, tokens) in self.minutes.items():
+                sums = {"plans": count, "device_ms_sum": device_ms, "output_tokens": tokens}
+                self._add(plan_minutes, run_id=run_id, minute=minute, **sums)
+            for table, rows in self.rows.items():
+                _insert(connection, table, rows)
+        self.rows.clear()
 
     def _count(self, run_id, completed, tokens, device_ms):
         key = run_id, completed.replace(second=0, microsecond=0)
@@ -97,11 +99,14 @@ class Trace:
         self.minutes[key] = count + 1, busy + device_ms, out + tokens
 
     def _add(self, table, **given):
-        day = given.pop("recorded_on", None)
-        row = filled(table, **given)
-        if day is None:
-            self.connection.execute(table.insert().values(**row))
-            return
-        columns = [*(table.c[name] for name in row), sa.column("recorded_on", sa.Date)]
-        with_day = sa.table(table.name, *(sa.column(c.name, c.type) for c in columns))
-        self.connection.execute(with_day.insert().values(**row, recorded_on=day))
+        self.rows.setdefault(table, []).append(filled(table, **given))
+
+
+def _insert(connection, table, rows):
+    """With the day where the database keeps days."""
+    days = has_days(connection) and "recorded_on" in rows[0]
+    columns = [sa.column(c.name, c.type) for c in table.columns if c.name in rows[0]]
+    columns += [sa.column("recorded_on", sa.Date)] if days else []
+    names = [column.name for column in columns]
+    told = sa.table(table.name, *columns)
+    connection.execute(told.insert(), [{name: row[name] for name in names} for row in rows])
