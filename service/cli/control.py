@@ -55,6 +55,11 @@ def _problem(server: str, status: int, content: object, version: int | None) -> 
     code = content.get("code")
     if code == "stale_policy":
         return _stale(content, version)
+    if code == "guard_watches":
+        return (
+            f"a guard watches version {content.get('version')}; end it with helios policy guard end, go back with "
+            "helios policy rollback, or repeat this with --end-guard"
+        )
     if status == http.HTTPStatus.UNAUTHORIZED:
         return f"{server} asks for a key, and $HELIOS_KEY holds none that it takes (helios keys add makes one)"
     if code == "not_found":

@@ -64,12 +64,13 @@ def show(server: str, as_json: bool) -> None:
 @policy.command("set", epilog="Example: helios policy set terminal_value=512 decode_age_price=0.2 --note busy")
 @click.argument("given", nargs=-1, metavar="[NAME=VALUE]...")
 @click.option("--preset", type=click.Choice(sorted(PRESETS)), help="Start from this preset, then apply the changes.")
+@click.option("--end-guard", is_flag=True, help="Also when a guard watches the current version: end it.")
 @change_options
 @server_option
 @json_option
 def set_coefficients(
-    given: tuple[str, ...], preset: str | None, if_version: int | None, actor: str, note: str, server: str,
-    as_json: bool,
+    given: tuple[str, ...], preset: str | None, end_guard: bool, if_version: int | None, actor: str, note: str,
+    server: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Change coefficients; all of them or none. Prints what changed."""
     coefficients = parse_changes(given)
@@ -78,6 +79,8 @@ def set_coefficients(
     body: dict[str, Any] = {"coefficients": coefficients, "actor": actor, "note": note}
     if preset is not None:
         body["preset"] = preset
+    if end_guard:
+        body["end_guard"] = True
     before = call(server, "GET", "/api/policy")
     after = call(server, "PUT", "/api/policy", body=body, version=if_version or before["version"])
     _print_change(before, after, as_json)

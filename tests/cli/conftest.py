@@ -46,7 +46,7 @@ class ControlServer:
                 self.end_headers()
                 self.wfile.write(payload)
 
-            do_GET = do_PUT = do_POST = _answer
+            do_GET = do_PUT = do_POST = do_DELETE = _answer
 
             def log_message(self, *arguments: object) -> None:
                 pass
