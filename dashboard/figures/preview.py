@@ -39,7 +39,7 @@ def quantile_figure(curves: Sequence[tuple[str, Curve]], what: str) -> dict[str,
             "y": [max(value, SMALLEST_MS) for _, value in curve],
             "customdata": [milliseconds(value) for _, value in curve],
             "hovertemplate": "%{x}: %{customdata}<extra>%{fullData.name}</extra>",
-            "line": {"width": 2, **STYLES.get(name, {})},
+            "line": STYLES.get(name, {}) | {"width": 2},
             "marker": {"size": 6, "symbol": "diamond" if name == "draft" else "circle"},
         }
         for name, curve in shown
