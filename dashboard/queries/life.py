@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from dashboard.score import Row
 from dashboard.waits import Clock, Wait, find_waits
 from service.store.engines import read_transaction
+from service.store.hints import among_times
 from service.store.partitions import day_of, same_day
 from service.store.queries import get_request
 from service.store.tables import engine_runs, plan_alternatives, plan_lanes, plans
@@ -153,7 +154,7 @@ def _meanwhile(connection: sa.Connection, request: Row, wait: Wait) -> Meanwhile
 def _inside(connection: sa.Connection, request: Row, wait: Wait) -> sa.CTE:
     """The plans that ran in a wait, with the part of their device time that lies in it."""
     p = plans.c
-    start, end = wait.start_ns, wait.end_ns
+    start, end, run_id = wait.start_ns, wait.end_ns, request["run_id"]
     query = (
         sa.select(
             *(p[name] for name in ("run_id", "fence", "kind", "reason", "prompt_tokens", "output_tokens")),
@@ -163,7 +164,7 @@ def _inside(connection: sa.Connection, request: Row, wait: Wait) -> sa.CTE:
             sa.case((p.completed_ns > end, sa.literal(end, BIG)), else_=p.completed_ns).label("ended_ns"),
         )
         .where(
-            p.run_id == request["run_id"],
+            p.run_id == run_id if wait.after is not None else among_times(p.run_id, run_id),
             # Frames run in the order of their fences. Times too, since they name the days and a first fence is unknown.
             *([p.fence > wait.after] if wait.after is not None else []),
             *([p.fence < wait.before] if wait.before is not None else []),

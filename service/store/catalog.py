@@ -21,6 +21,7 @@ from scheduler.shapes import Allocation, GraphKind, GraphShape
 from service.store import filters
 from service.store.decision_log import DamagedBlob, unpack_state
 from service.store.engines import read_transaction
+from service.store.hints import among_times
 from service.store.queries import KINDS, Bind, Row, Time
 from service.store.tables import SHAPE_COLUMNS, decision_log, engine_runs, plan_minutes, plans, policy_versions
 
@@ -91,11 +92,12 @@ def _run(connection: sa.Connection, run_id: str | None, until: dt.datetime | Non
 
 
 def _last_plan(connection: sa.Connection, run_id: str, until: dt.datetime | None) -> Row | None:
-    query = sa.select(plans.c.fence, plans.c.committed_at, plans.c.policy_version).where(plans.c.run_id == run_id)
+    query = sa.select(plans.c.fence, plans.c.committed_at, plans.c.policy_version)
     if until is None:
-        query = query.order_by(plans.c.fence.desc())
+        query = query.where(plans.c.run_id == run_id).order_by(plans.c.fence.desc())
     else:
-        query = query.where(plans.c.committed_at < until).order_by(plans.c.committed_at.desc(), plans.c.fence.desc())
+        order = (plans.c.committed_at.desc(), plans.c.run_id.desc(), plans.c.fence.desc())
+        query = query.where(plans.c.committed_at < until, among_times(plans.c.run_id, run_id)).order_by(*order)
     found = connection.execute(query.limit(1)).mappings().one_or_none()
     return None if found is None else dict(found)
 

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from service.store import filters
 from service.store.engines import read_transaction
+from service.store.hints import among_times
 from service.store.queries import Bind, Row, Time
 from service.store.tables import SHAPE_COLUMNS, plan_minutes, plans
 
@@ -84,7 +85,7 @@ def _state_before(connection: sa.Connection, end: dt.datetime, start: dt.datetim
     at = plans.c.committed_at
     query = sa.select(*_STATE).where(at >= start, at < end)
     if run is not None:
-        query = query.where(plans.c.run_id == run)
+        query = query.where(among_times(plans.c.run_id, run))
     order = (at.desc(), plans.c.run_id.desc(), plans.c.fence.desc())
     found = connection.execute(query.order_by(*order).limit(1)).mappings().one_or_none()
     return None if found is None else dict(found)
@@ -125,7 +126,7 @@ def _probes(
         plans.c.reason.in_(LEDGERS),
     )
     if run is not None:
-        query = query.where(plans.c.run_id == run)
+        query = query.where(among_times(plans.c.run_id, run))
     return [dict(row) for row in connection.execute(query).mappings()]
 
 
