@@ -1,4 +1,4 @@
-"""SQL page."""
+"""SQL page: an operator's own reading statements, the cookbook's among them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ from typing import Any
 import dash
 
 from dashboard.context import ControlRoom
-from dashboard.shell import message_page
+from dashboard.pages.sql import callbacks
+from dashboard.pages.sql.address import read_address
+from dashboard.pages.sql.layout import layout
+from dashboard.pages.sql.reference import read_reference
+
+__all__ = ["page", "register"]
 
 
-async def page(_room: ControlRoom, _search: str) -> Any:
-    """The page."""
-    return message_page("SQL", "Nothing is shown here yet.")
+async def page(room: ControlRoom, search: str) -> Any:
+    """The page, with the statement of its address, which the browser then runs."""
+    return layout(read_address(search), read_reference(), room.engine.dialect.name)
 
 
-def register(_app: dash.Dash, _room: ControlRoom) -> None:
+def register(app: dash.Dash, _room: ControlRoom) -> None:
     """Adds the page's callbacks to `app`."""
+    callbacks.register(app)
