@@ -115,7 +115,8 @@ def _figure(trends: Trends, traces: list[dict[str, Any]], unit: str) -> dict[str
         "data": traces,
         "layout": {
             "height": HEIGHT_PX,
-            "margin": {"l": 8, "r": 8, "t": 22, "b": 8},
+            # Wide enough for the longest labels: margins that fit themselves cost two more passes of drawing.
+            "margin": {"l": 48, "r": 8, "t": 22, "b": 24},
             # The legend is text of the page: it wraps on a phone, and is read aloud.
             "showlegend": False,
             "hovermode": "x unified",
@@ -126,7 +127,6 @@ def _figure(trends: Trends, traces: list[dict[str, Any]], unit: str) -> dict[str
             "xaxis": {
                 "type": "date",
                 "range": [_axis(trends.span.since), _axis(trends.span.until)],
-                "automargin": True,
                 "hoverformat": "%b %-d, %H:%M UTC",
                 "showgrid": False,
                 "nticks": 6,
@@ -136,7 +136,6 @@ def _figure(trends: Trends, traces: list[dict[str, Any]], unit: str) -> dict[str
             },
             "yaxis": {
                 "rangemode": "tozero",
-                "automargin": True,
                 "fixedrange": True,
                 "nticks": 5,
                 "ticksuffix": unit,

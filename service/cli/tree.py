@@ -8,6 +8,7 @@ import click
 
 from service.cli.audit import audit
 from service.cli.bench import bench
+from service.cli.bench_dashboard import dashboard
 from service.cli.bench_trace import trace
 from service.cli.bundle import bundle
 from service.cli.database import database
@@ -16,6 +17,7 @@ from service.cli.journal import journal
 from service.cli.keys import keys
 from service.cli.output import VERSION, Group, WrongUsage
 from service.cli.policy import policy
+from service.cli.policy_guard import guard
 from service.cli.preview import preview_command
 from service.cli.selfcheck import selfcheck
 from service.cli.serve import serve
@@ -51,11 +53,13 @@ def main() -> None:
 main.add_command(serve)
 main.add_command(simulate)
 bench.add_command(trace)
+bench.add_command(dashboard)
 main.add_command(bench)
 main.add_command(selfcheck)
 main.add_command(database)
 main.add_command(journal)
 policy.add_command(preview_command)
+policy.add_command(guard)
 main.add_command(policy)
 main.add_command(keys)
 main.add_command(sql)
