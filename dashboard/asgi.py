@@ -10,11 +10,13 @@ Dash has no Litestar backend, so its FastAPI application is mounted. What the se
 - Callbacks that change something (dashboard.caller.operators_only) answer 403 to a caller who may not.
 - Every answer carries a content security policy (dashboard.content_policy).
 - What a callback cannot make sense of all the same is answered with 422, and one line in the log.
+- A callback that only reads ends when its caller leaves; one that changes something goes on.
 - Websocket callbacks are not used; a websocket is closed during its handshake (HTTP 403).
 """
 
 from __future__ import annotations
 
+import contextlib
 import http
 import json
 import logging
@@ -37,6 +39,7 @@ from dashboard.caller import NOT_ALLOWED, acting_for, is_for_operators, may_chan
 from dashboard.content_policy import guarded
 from dashboard.routing import PREFIX, parse
 from service.credentials.caller import SCOPE_KEY
+from service.leaving import ClientLeft, unless_left
 
 _log = logging.getLogger(__name__)
 _MANY = (["ALL"], ["ALLSMALLER"])
@@ -104,15 +107,20 @@ def mount(app: dash.Dash) -> ASGIRouteHandler:
 
 async def _serve(app: dash.Dash, scope: HTTPScope, receive: Receive, send: Send) -> None:
     path = scope["raw_path"].decode("latin-1").split("?", 1)[0]
+    body_read, reads = receive, False
     try:
         target = _target(scope, path)
         if target == CALLBACK_PATH:
-            receive = await _checked_callback(app, scope, receive)
+            receive, reads = await _checked_callback(app, scope, receive)
     except _Refused as refused:
         await _answer(send, refused, as_page=_wants_page(scope, refused))
         return
     scope["path"] = target
-    await app.server(scope, receive, send)
+    if not reads:
+        await app.server(scope, receive, send)
+        return
+    with contextlib.suppress(ClientLeft):
+        await unless_left(body_read, app.server(scope, receive, send))
 
 
 def _target(scope: HTTPScope, path: str) -> str:
@@ -128,8 +136,11 @@ def _target(scope: HTTPScope, path: str) -> str:
     return urllib.parse.unquote(path)
 
 
-async def _checked_callback(app: dash.Dash, scope: HTTPScope, receive: Receive) -> Receive:
-    """Reads and checks a callback post; returns a `receive` that plays it to Dash. Raises _Refused."""
+async def _checked_callback(app: dash.Dash, scope: HTTPScope, receive: Receive) -> tuple[Receive, bool]:
+    """Reads and checks a callback post; returns a `receive` that plays it to Dash, and whether the callback only reads.
+
+    Raises _Refused.
+    """
     headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
     origin = headers.get(b"origin")
     if origin is not None and urllib.parse.urlsplit(origin).netloc != headers.get(b"host"):
@@ -156,7 +167,7 @@ async def _checked_callback(app: dash.Dash, scope: HTTPScope, receive: Receive) 
         played = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return replay
+    return replay, not is_for_operators(callback)
 
 
 def _check_shapes(posted: CallbackBody, callback: Mapping[str, Any]) -> None:

@@ -12,7 +12,6 @@ ApiError
 ├── PreconditionRequired 428  a change without If-Match
 ├── TooManyFailures      429  wrong keys again and again
 ├── TooOften             429  an expensive route, asked for again and again
-├── ClientLeft           400  nobody is there to read the answer
 ├── QueueFull            429  as many requests as the server takes are open
 ├── GenerationFailed     500  the engine could not go on with a request
 ├── EngineNotReady       503  the engine starts, stops or is down
@@ -91,10 +90,6 @@ class TooOften(ApiError):
     def __init__(self, message: str, retry_after_s: int) -> None:
         self.retry_after_s = retry_after_s
         super().__init__(message)
-
-
-class ClientLeft(ApiError):
-    """The client closed its connection; its answer goes nowhere."""
 
 
 class QueueFull(ApiError):

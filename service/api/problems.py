@@ -35,6 +35,7 @@ from service.control.preview.errors import (
     UnknownPreview,
 )
 from service.ipc.errors import EngineLost, EngineRefused, EngineUnavailable, PolicyRejected
+from service.leaving import ClientLeft
 from service.store.errors import (
     InvalidFilter,
     ReadTooLong,
@@ -151,7 +152,7 @@ RULES = (
     _rule(errors.TooManyFailures, lambda e: Answer(429, "too_many_failures", str(e), retry_after_s=e.wait_s)),
     _rule(errors.QueueFull, _plain(429, "queue_full", 1)),
     _rule(errors.TooOften, lambda e: Answer(429, "too_often", str(e), retry_after_s=e.retry_after_s)),
-    _rule(errors.ClientLeft, _plain(400, "client_left")),
+    _rule(ClientLeft, _plain(400, "client_left")),
     _rule(errors.GenerationFailed, _plain(500, "generation_failed")),
     _rule(errors.EngineNotReady, _plain(503, "engine_not_ready", 2)),
     _rule(errors.ShuttingDown, _plain(503, "shutting_down", 5)),

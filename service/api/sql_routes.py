@@ -11,9 +11,9 @@ from service.api.access import ROLE_OPTION, Access
 from service.api.context import ApiContext, context_of
 from service.api.errors import BadRequest
 from service.api.json_body import check_names, describe, integer, number, parse_object
-from service.api.leaving import unless_left
 from service.api.openapi_bodies import SqlOperation
 from service.api.rate_limits import require_rate
+from service.leaving import unless_left
 from service.store.engines import database_url
 from service.store.question import MOST_ROWS, MOST_SECONDS, MOST_STATEMENT, Form, Question
 
@@ -44,7 +44,7 @@ async def run_sql(request: AnyRequest) -> Response[bytes]:
     question = _question(parse_object(await request.body()), context)
     require_rate(request, context.sql_rate)
     began = time.perf_counter()
-    body, told = await unless_left(request, context.asking.ask(question))
+    body, told = await unless_left(request.receive, context.asking.ask(question))
     headers = {
         "Helios-Rows": str(told.rows),
         "Helios-Cut-Values": str(told.cut_values),

@@ -80,7 +80,7 @@ def _editor(shown: Shown, questions: Sequence[Mapping[str, str]]) -> Any:
                 id=ids.STATEMENT,
                 value=shown.statement or EXAMPLE,
                 className="sql-statement",
-                spellCheck="false",
+                spellCheck=False,
                 wrap="off",
                 rows=7,
                 maxLength=LONGEST_STATEMENT,
