@@ -22,9 +22,14 @@ MAX_BODY_BYTES = 8 << 10
 START = "/dashboard/"
 NOT_FOR_PAGES = "This is a program's key, for /v1 alone. Sign in with a viewer's or an operator's key."
 STYLE = """
-:root { color-scheme: light dark; --line: #6b7480; --field: #fff; --problem: #b02525 }
-@media (prefers-color-scheme: dark) { :root { --line: #78828e; --field: #1d2126; --problem: #ff9c9c } }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 24rem; margin: 12vh auto 2rem; padding: 0 1.25rem }
+:root { color-scheme: light dark; --line: #6b7480; --field: #fff; --problem: #b02525;
+    --page: #eef0f4; --card: #fff; --rule: #d9dde3; --ink: #1b1f24 }
+@media (prefers-color-scheme: dark) { :root { --line: #78828e; --field: #24292f;
+    --problem: #ff9c9c; --page: #0f1215; --card: #1d2126; --rule: #353c44; --ink: #e6e9ed } }
+body { font: 16px/1.5 system-ui, sans-serif; margin: 0; padding: 12vh 12px 2rem }
+body { background: var(--page); color: var(--ink) }
+main { max-width: 24rem; margin: 0 auto; padding: 1.75rem; background: var(--card); border: 1px solid var(--rule);
+    border-radius: 8px } a { color: inherit }
 h1 { font-size: 1.4rem; margin: 0 0 .25rem } p { margin: 0 0 1.25rem }
 label { display: block; font-weight: 600; margin-bottom: .35rem }
 input, button { font: inherit; box-sizing: border-box; width: 100%; padding: .6rem .7rem; border-radius: 6px }
@@ -32,7 +37,7 @@ input { border: 1px solid var(--line); background: var(--field); color: inherit 
 button { margin-top: 1rem; border: 1px solid transparent; background: #364fc7; color: #fff; font-weight: 600 }
 button { cursor: pointer }
 input:focus-visible, button:focus-visible, a:focus-visible { outline: 3px solid #748ffc; outline-offset: 2px }
-.problem { color: var(--problem) } .hint { font-size: .875rem; margin-top: 1.25rem }
+.problem { color: var(--problem) } .hint { font-size: .875rem; margin: 1.25rem 0 0 }
 """
 _STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 _HEADERS = {
@@ -65,7 +70,7 @@ _LOGIN = """<h1>Helios</h1>
 <input id="key" name="key" type="password" required autofocus autocomplete="current-password" spellcheck="false">
 <button type="submit">Sign in</button>
 </form>
-<p class="hint">A key comes from whoever runs the server: helios keys add.</p>"""
+<p class="hint">A key comes from whoever runs the server (<code>helios keys add</code>).</p>"""
 _LOGOUT = """<h1>Helios</h1>
 <p>Sign out in this browser?</p>
 <form method="post" action="/logout"><button type="submit">Sign out</button></form>

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from needs import missing
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-HAPROXY = "the gateway's file is read by haproxy (Debian: apt-get install haproxy)"
 COMPOSE = "the stack's files are read by docker-compose and hadolint of requirements/dev.in: make setup"
 
 

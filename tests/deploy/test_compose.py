@@ -6,6 +6,7 @@ No container engine is needed; so this says nothing about whether images can be 
 from __future__ import annotations
 
 import ipaddress
+import os
 import pathlib
 import re
 import subprocess
@@ -15,10 +16,14 @@ import pytest
 import yaml
 
 from service.cli.serve import serve
+from service.credentials.caller import Caller, Role
+from service.credentials.key_ring import KeyRing
 from tests.deploy.stack_files import ROOT, compose, stack
 
-SERVICES = ("gateway", "grafana", "helios", "otel-collector", "postgres", "prometheus", "tempo")
+SERVICES = ("grafana", "helios", "otel-collector", "postgres", "prometheus", "tempo")
 EXACT_TAG = re.compile(r"[a-z0-9][a-z0-9./-]*:v?\d+(\.\d+){1,2}(-[a-z0-9.]+)*(@sha256:[0-9a-f]{64})?")
+KEYS = {"helios_operator_key", "helios_client_key"}
+"""For people; no container gets them."""
 SECRET_NAME = re.compile(r"PASSWORD|SECRET|TOKEN|KEY|CREDENTIAL")
 
 
@@ -99,10 +104,7 @@ def test_it_says_whether_it_is_healthy(service):
 def test_whoever_waits_waits_for_health(service):
     waits = service.get("depends_on", {})
     assert all(how["condition"] == "service_healthy" for how in waits.values())
-    shared = service.get("network_mode", "")
-    if shared:
-        assert shared.removeprefix("service:") in waits
-        assert not {"networks", "ports"} & set(service)
+    assert "network_mode" not in service
 
 
 def test_ports_are_published_on_loopback_only(service):
@@ -130,7 +132,7 @@ def test_secrets_are_files_that_git_and_the_image_builder_ignore_and_the_script_
     assert "*" in kept
     assert not [line for line in kept if line.startswith("!") and "deploy/secrets".startswith(line[1:])]
     subprocess.run(["sh", ROOT / "deploy" / "make_secrets.sh", tmp_path / "made"], check=True, capture_output=True)
-    assert {path.name for path in (tmp_path / "made").iterdir()} == {file.name for file in files}
+    assert {path.name for path in (tmp_path / "made").iterdir()} == {file.name for file in files} | KEYS
 
 
 def test_secrets_are_random_closed_to_others_and_never_made_twice(tmp_path):
@@ -141,13 +143,43 @@ def test_secrets_are_random_closed_to_others_and_never_made_twice(tmp_path):
     assert folder.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o444}
     assert len(set(before.values())) == len(before)
-    assert all(re.fullmatch("[0-9a-f]{64}", value) for value in before.values())
+    assert all(re.fullmatch("[0-9a-f]{64}", value) for name, value in before.items() if not name.startswith("helios_"))
     (folder / "postgres_password").unlink()
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     after = {path.name: path.read_text() for path in folder.iterdir()}
     assert after.pop("postgres_password") != before.pop("postgres_password")
     assert after == before
-    assert said.count("kept") == len(before)
+    assert said.count("kept") == len(before) - len(KEYS)
+
+
+def test_the_first_keys_open_helios_which_gets_their_hashes_alone(tmp_path):
+    folder = tmp_path / "secrets"
+    subprocess.run(["sh", str(ROOT / "deploy" / "make_secrets.sh"), str(folder)], check=True, capture_output=True)
+    mounted = folder / "helios_credentials"
+    keys = {role: (folder / f"helios_{role}_key").read_text() for role in ("operator", "client")}
+    assert not [key for key in keys.values() if key.rpartition("_")[2] in mounted.read_text()]
+    mounted.chmod(0o600)
+    ring = KeyRing(mounted)
+    for role, key in keys.items():
+        assert ring.holder(key).caller == Caller(f"first-{role}", Role(role))
+
+
+def test_the_first_start_lays_the_credentials_where_they_can_be_changed_and_later_ones_keep_them(tmp_path):
+    first, target, found = tmp_path / "first", tmp_path / "data" / "credentials.json", tmp_path / "bin" / "helios"
+    found.parent.mkdir()
+    found.write_text("#!/bin/sh\n")
+    found.chmod(0o755)
+    first.write_text("one")
+    first.chmod(0o444)
+    environment = {"PATH": f"{found.parent}:{os.environ['PATH']}", "HELIOS_FIRST_CREDENTIALS_FILE": str(first)}
+    command = ["sh", str(ROOT / "deploy" / "docker" / "entrypoint.sh"), "serve", "--credentials-file", str(target)]
+    subprocess.run(command, check=True, env=environment)
+    assert target.read_text() == "one"
+    assert target.stat().st_mode & 0o777 == 0o600
+    target.write_text("two")
+    subprocess.run(command, check=True, env=environment)
+    assert target.read_text() == "two"
+    assert [path.name for path in target.parent.iterdir()] == [target.name]
 
 
 def test_every_mounted_file_is_in_the_repository_and_read_only(service):
@@ -178,8 +210,9 @@ def test_helios_takes_the_options_that_it_is_given(over):
     words = stack(*over, options="--draft-tokens 3 --model '/models/a b'")["services"]["helios"]["command"]
     assert words[0] == "serve"
     given = serve.make_context("serve", words[1:]).params
-    assert (given["host"], given["port"], given["draft_tokens"]) == ("127.0.0.1", 8000, 3)
+    assert (given["host"], given["port"], given["draft_tokens"]) == ("0.0.0.0", 8000, 3)
     assert given["model"] == "/models/a b"
+    assert given["credentials_file"].is_relative_to("/var/lib/helios")
     assert given["database"] == "postgresql://helios@postgres/helios"
     assert given["otlp_endpoint"] == "http://otel-collector:4318"
     assert given["device"] == ("cuda" if over else None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 from collections.abc import Iterator
 
@@ -15,7 +14,7 @@ from promtool import INSTRUCTION
 from service.store.database import upgrade
 from service.store.tables import metadata
 from tests.deploy.private_cluster import INIT, private_cluster, run_init
-from tests.deploy.stack_files import HAPROXY, ROOT, stack
+from tests.deploy.stack_files import ROOT, stack
 
 DEPLOY = ROOT / "deploy"
 WRITABLE = "SET transaction_read_only = off"
@@ -33,17 +32,6 @@ def test_prometheus_accepts_its_configuration_and_rules():
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "SUCCESS" in done.stdout
-
-
-def test_haproxy_accepts_the_gateways_file(tmp_path):
-    haproxy = program("haproxy", instruction=HAPROXY)
-    file = DEPLOY / "gateway" / "haproxy.cfg"
-    done = subprocess.run([haproxy, "-c", "-f", file], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "[WARNING]" not in done.stderr
-    wrong = tmp_path / "wrong.cfg"
-    wrong.write_text(file.read_text().replace("default_backend helios\n", "default_backend nobody\n"))
-    assert subprocess.run([haproxy, "-c", "-f", wrong], capture_output=True, check=False).returncode != 0
 
 
 COLLECTOR = {  # by the collector's own documentation of each component
@@ -102,11 +90,11 @@ def test_the_collector_passes_on_what_it_takes_and_keeps_nothing():
 
 
 def test_every_address_in_a_file_is_one_that_a_service_listens_on():
-    gateway = (DEPLOY / "gateway" / "haproxy.cfg").read_text(encoding="utf-8")
+    words = stack()["services"]["helios"]["command"]
     collector, tempo = read("otel-collector/config.yaml"), read("tempo/tempo.yaml")
     reader = collector["service"]["telemetry"]["metrics"]["readers"][0]["pull"]["exporter"]["prometheus"]
-    listening = {f"gateway:{port}" for port in re.findall(r"bind :(\d+)", gateway)}
-    listening |= {
+    listening = {
+        f"helios:{words[words.index('--port') + 1]}",
         "otel-collector:" + collector["receivers"]["otlp"]["protocols"]["http"]["endpoint"].split(":")[1],
         f"otel-collector:{reader['port']}",
         "tempo:" + tempo["distributor"]["receivers"]["otlp"]["protocols"]["grpc"]["endpoint"].split(":")[1],
@@ -116,12 +104,9 @@ def test_every_address_in_a_file_is_one_that_a_service_listens_on():
     jobs = read("prometheus/prometheus.yml")["scrape_configs"]
     asked = {target for job in jobs for config in job["static_configs"] for target in config["targets"]}
     asked |= {collector["exporters"]["otlp_grpc/tempo"]["endpoint"]}
-    words = stack()["services"]["helios"]["command"]
     asked |= {words[words.index("--otlp-endpoint") + 1].removeprefix("http://")}
-    published = [port["target"] for service in stack()["services"].values() for port in service.get("ports", [])]
-    asked |= {f"gateway:{port}" for port in published if port == 8080}
+    asked |= {f"helios:{port['target']}" for port in stack()["services"]["helios"]["ports"]}
     assert asked <= listening
-    assert f"server helios 127.0.0.1:{words[words.index('--port') + 1]}" in gateway
     assert {job["job_name"] for job in jobs} == {"helios", "otel-collector", "tempo", "prometheus"}
 
 

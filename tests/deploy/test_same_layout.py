@@ -1,5 +1,5 @@
-"""The stack's layout from Debian's packages: PostgreSQL, the gateway and Prometheus from the files that compose.yaml
-mounts, Helios by its image's start script with compose.yaml's command, spans to a receiver instead of the collector.
+"""The stack's layout from Debian's packages: PostgreSQL and Prometheus from the files that compose.yaml mounts,
+Helios by its image's start script with compose.yaml's command, spans to a receiver instead of the collector.
 
 Only addresses are replaced, since here all share one host; docs/deploy.md lists them under "Without containers".
 """
@@ -25,7 +25,7 @@ from waiting import free_port, wait_until
 
 from service.load.server import byte_model, catalog_csv
 from tests.deploy.private_cluster import private_cluster
-from tests.deploy.stack_files import HAPROXY, ROOT, replaced, stack
+from tests.deploy.stack_files import ROOT, replaced, stack
 from tests.e2e.helios_server import HeliosServer
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.prometheus, pytest.mark.timeout(300)]
@@ -36,11 +36,10 @@ REQUESTS = 3
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """What runs. `base`: Helios behind the gateway; `probes`: the gateway's port for Prometheus."""
+    """What runs. `secrets`: the folder of deploy/make_secrets.sh."""
 
     helios: HeliosServer
-    base: str
-    probes: str
+    secrets: pathlib.Path
     prometheus: str
     reader: sa.URL
     receiver: OtlpReceiver
@@ -64,36 +63,14 @@ def running(command: list[object], log: pathlib.Path) -> Iterator[subprocess.Pop
 
 
 @contextlib.contextmanager
-def gateway(folder: pathlib.Path, helios_port: int) -> Iterator[tuple[str, str]]:
-    """haproxy with the committed file: the addresses of what it publishes and of its probes."""
-    haproxy = program("haproxy", instruction=HAPROXY)
-    published, probes = free_port(), free_port()
-    addresses = {
-        "bind :8080": f"bind 127.0.0.1:{published}",
-        "bind :9464": f"bind 127.0.0.1:{probes}",
-        "backend helios\n    mode tcp\n    server helios 127.0.0.1:8000": (
-            f"backend helios\n    mode tcp\n    server helios 127.0.0.1:{helios_port}"
-        ),
-        "timeout server 30s\n    server helios 127.0.0.1:8000": (
-            f"timeout server 30s\n    server helios 127.0.0.1:{helios_port}"
-        ),
-    }
-    config = folder / "haproxy.cfg"
-    config.write_text(replaced((ROOT / "deploy" / "gateway" / "haproxy.cfg").read_text(encoding="utf-8"), addresses))
-    with running([haproxy, "-db", "-f", config], folder / "haproxy.log"):
-        wait_until(lambda: answers(f"http://127.0.0.1:{probes}/gateway"), "the gateway")
-        yield f"http://127.0.0.1:{published}", f"http://127.0.0.1:{probes}"
-
-
-@contextlib.contextmanager
-def prometheus(folder: pathlib.Path, probes: str) -> Iterator[str]:
+def prometheus(folder: pathlib.Path, helios_port: int) -> Iterator[str]:
     """Prometheus with the committed folder; its address."""
     executable = program("prometheus", instruction=INSTRUCTION)
     port = free_port()
     shutil.copytree(ROOT / "deploy" / "prometheus", folder / "prometheus")
     config = folder / "prometheus" / "prometheus.yml"
     addresses = {
-        "gateway:9464": probes.removeprefix("http://"),
+        "helios:8000": f"127.0.0.1:{helios_port}",
         "localhost:9090": f"127.0.0.1:{port}",
         "scrape_interval: 5s": "scrape_interval: 1s",
         "scrape_timeout: 4s": "scrape_timeout: 1s",
@@ -116,13 +93,16 @@ def helios_server(folder: pathlib.Path, port: int, postgres: sa.URL, secrets: pa
     text = " ".join(stack(options=more)["services"]["helios"]["command"])
     addresses = {
         "--port 8000": f"--port {port}",
+        "--host 0.0.0.0": "--host 127.0.0.1",
+        "/var/lib/helios/credentials.json": str(folder / "data" / "credentials.json"),
         "@postgres/": f"@127.0.0.1:{postgres.port}/",
         "http://otel-collector:4318": otlp,
     }
     (folder / "tmp").mkdir()
-    secret = stack()["services"]["helios"]["environment"]["HELIOS_DATABASE_PASSWORD_FILE"]
+    given = stack()["services"]["helios"]["environment"]
     environment = {
-        "HELIOS_DATABASE_PASSWORD_FILE": str(secrets / pathlib.PurePath(secret).name),
+        "HELIOS_DATABASE_PASSWORD_FILE": str(secrets / pathlib.PurePath(given["HELIOS_DATABASE_PASSWORD_FILE"]).name),
+        "HELIOS_FIRST_CREDENTIALS_FILE": str(secrets / pathlib.PurePath(given["HELIOS_FIRST_CREDENTIALS_FILE"]).name),
         "TMPDIR": str(folder / "tmp"),
         "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
     }
@@ -147,22 +127,28 @@ def layout(tmp_path_factory) -> Iterator[Layout]:
         secrets = folder / "secrets"
         url = running_parts.enter_context(private_cluster(secrets))
         port = free_port()
-        base, probes = running_parts.enter_context(gateway(folder, port))
         helios = helios_server(folder, port, url, secrets, receiver.url)
         running_parts.callback(helios.end)
-        address = running_parts.enter_context(prometheus(folder, probes))
+        address = running_parts.enter_context(prometheus(folder, port))
         helios.wait_ready()
         for number in range(REQUESTS):
-            ask(base, f"request {number}")
+            ask(helios.base, secrets, f"request {number}")
         password = (secrets / "grafana_db_password").read_text()
         reader = url.set(username="grafana", password=password, database="helios")
-        yield Layout(helios, base, probes, address, reader, receiver)
+        yield Layout(helios, secrets, address, reader, receiver)
 
 
-def ask(base: str, words: str) -> str:
-    """A streamed answer through the gateway, read to its end."""
+def key(secrets: pathlib.Path, role: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {(secrets / f'helios_{role}_key').read_text()}"}
+
+
+def ask(base: str, secrets: pathlib.Path, words: str) -> str:
+    """A streamed answer with the first client's key, read to its end."""
     body = {"model": "byte-model", "prompt": words, "max_tokens": ANSWER_TOKENS, "stream": True}
-    with httpx.stream("POST", f"{base}/v1/completions", json=body, timeout=60, trust_env=False) as answer:
+    headers = key(secrets, "client")
+    with httpx.stream(
+        "POST", f"{base}/v1/completions", json=body, headers=headers, timeout=60, trust_env=False
+    ) as answer:
         answer.read()
         assert answer.status_code == 200, answer.text
         assert answer.text.rstrip().endswith("[DONE]")
@@ -212,18 +198,20 @@ def test_spans_of_requests_and_plans_arrive(layout):
     layout.receiver.wait_for(arrived, "a span for each request, and plans")
 
 
-def test_the_gateway_opens_three_paths_to_prometheus_and_helios_refuses_other_names(layout):
-    assert answers(f"{layout.probes}/health/ready")
-    for method, path in (("GET", "/v1/models"), ("GET", "/dashboard/"), ("POST", "/metrics"), ("GET", "/")):
-        assert httpx.request(method, f"{layout.probes}{path}", trust_env=False).status_code == 404
-    assert answers(f"{layout.base}/v1/models")
-    refused = httpx.get(f"{layout.base}/v1/models", headers={"Host": "gateway:8080"}, trust_env=False)
-    assert refused.status_code == 403
+def test_it_asks_everyone_for_a_key_but_the_probes(layout):
+    def status(path: str, headers: dict[str, str]) -> int:
+        return httpx.get(f"{layout.helios.base}{path}", headers=headers, trust_env=False).status_code
+
+    client, operator = (key(layout.secrets, role) for role in ("client", "operator"))
+    assert [status(path, {}) for path in ("/metrics", "/health/ready")] == [200, 200]
+    assert [status(path, {}) for path in ("/v1/models", "/api/policy", "/dashboard/")] == [401] * 3
+    assert [status(path, client) for path in ("/v1/models", "/api/policy", "/dashboard/")] == [200, 403, 403]
+    assert [status(path, operator) for path in ("/v1/models", "/api/policy", "/dashboard/")] == [403, 200, 200]
 
 
 def test_the_password_is_in_no_command_line_and_no_setting(layout):
     password = layout.reader.password
-    secrets = {path.read_text() for path in (layout.helios.data_dir.parent / "secrets").iterdir()}
+    secrets = {path.read_text() for path in layout.secrets.iterdir() if path.name != "helios_credentials"}
     assert password in secrets
     written = [path for path in layout.helios.data_dir.rglob("*") if path.is_file() and path.stat().st_size < 1 << 20]
     assert written
