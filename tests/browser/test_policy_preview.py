@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from playwright.sync_api import Locator, Page, expect
 
 from service.store.tables import policy_attempts, policy_versions
+from tests.browser.test_every_page import CONTRAST
 
 pytestmark = pytest.mark.browser
 
@@ -78,6 +79,10 @@ def test_a_preview_runs_beside_the_server_and_stays_at_its_address(page: Page, a
     expect(result.get_by_role("columnheader")).to_contain_text(["really happened", "policy in force, simulated"])
     expect(page.locator("#preview-first-token .scatterlayer .trace")).to_have_count(3)
     assert (count(store, policy_versions), count(store, policy_attempts)) == before
+    assert page.evaluate(CONTRAST) == []
+    page.set_viewport_size({"width": 360, "height": 800})
+    page.wait_for_function("() => document.documentElement.scrollWidth <= 360")  # once the charts have followed
+    page.set_viewport_size({"width": 1280, "height": 800})
     _use_a_point(page)
     assert re.search(r"preview=[0-9a-f]{24}", query_of(page))
     page.reload()

@@ -14,6 +14,7 @@ from playwright.sync_api import Locator, Page, expect
 from service.control.guard_watch import GuardWatch
 from service.control.policy import PolicyControl
 from service.store.tables import policy_guards, policy_versions
+from tests.browser.test_every_page import CONTRAST
 
 pytestmark = pytest.mark.browser
 PANEL = "#guard-panel"
@@ -53,6 +54,7 @@ def test_a_trial_is_shown_and_kept_and_its_evidence_stays(
     expect(panel.locator("tbody tr")).to_contain_text("at most 800 ms")
     expect(panel).to_contain_text("version 2's values come back")
     expect(page.locator("#policy-history")).to_contain_text("on trial")
+    assert page.evaluate(CONTRAST) == []
     field(page, "Decode age price").fill("0.3")
     page.get_by_role("button", name="Apply", exact=True).click()
     expect(page.locator("#policy-result")).to_contain_text("a version is on trial; roll it back or keep it first")
