@@ -65,6 +65,7 @@ def plan_row() -> Callable[..., Row]:
             "device_ms": 10.0,
             "margin": 0.6,
             "queue_depth": 0,
+            "frame_slot": 0,
             "policy_version": 1,
             "prompt_tokens": 0,
             "output_tokens": 4,

@@ -16,62 +16,56 @@ from dashboard.pages.policy.values import show
 from scheduler.policy import COEFFICIENTS, PolicyConfig
 from service.store.tables import plan_lanes, policy_versions
 
-NEWS = ["timeline-delta.data", "timeline-empty.children", "timeline-problem.children"]
+VIEW = [
+    "timeline-graph.figure",
+    "timeline-grid.rowData",
+    "timeline-shown.children",
+    "timeline-legend.children",
+    "timeline-events.children",
+    "timeline-filter-note.children",
+    "timeline-spans.children",
+    "timeline-table-title.children",
+    "timeline-state.data",
+    "timeline-body.hidden",
+    "timeline-empty.children",
+    "timeline-empty.hidden",
+    "timeline-problem.children",
+]
 Call = Callable[..., httpx.Response]
 
 
-def news(
-    call: Call,
-    client: TestClient[Litestar],
-    limit: object,
-    policy: object,
-    cursor: object,
-    request: object = None,
-) -> httpx.Response:
-    return call(
-        client,
-        NEWS,
-        {"timeline-ask.data": 1, "timeline-limit.value": limit},
-        {"timeline-policy.data": policy, "timeline-request.data": request, "timeline-cursor.data": cursor},
-    )
+def view(call: Call, client: TestClient[Litestar], query: object = "", state: object = None) -> httpx.Response:
+    return call(client, VIEW, {"timeline-query.data": query, "timeline-ask.data": 1}, {"timeline-state.data": state})
 
 
-def delta(answer: httpx.Response) -> dict[str, Any]:
-    found: dict[str, Any] = answer.json()["response"]["timeline-delta"]["data"]
-    return found
+def shown(answer: httpx.Response, component: str, prop: str) -> Any:
+    return answer.json()["response"][component][prop]
 
 
-def test_the_first_answer_holds_everything_and_the_next_only_what_is_open(
+def test_the_first_answer_holds_the_newest_plans_and_without_news_the_next_is_empty(
     client: TestClient[Litestar], call: Call
 ) -> None:
-    first = delta(news(call, client, "200", None, None))
-    assert first["replace"] is True
-    assert len(first["rows"]) == 40
-    second = delta(news(call, client, "200", None, first["cursor"]))
-    assert second["replace"] is False
-    assert [row["outcome"] for row in second["rows"]] == ["in flight"]
+    first = view(call, client)
+    state = shown(first, "timeline-state", "data")
+    assert len(shown(first, "timeline-grid", "rowData")) == 40
+    assert state["follows"] is True
+    assert view(call, client, "", state).status_code == 204
+    assert view(call, client, "", {**state, "mark": "of before"}).status_code == 200
+    assert view(call, client, "?by=reason", state).status_code == 200
 
 
-def test_with_nothing_new_the_answer_is_empty(client: TestClient[Litestar], call: Call) -> None:
-    first = delta(news(call, client, "200", None, None))
-    behind = {**first["cursor"], "fence": first["cursor"]["fence"] + 1}
-    assert news(call, client, "200", None, behind).status_code == 204
-
-
-def test_a_cursor_that_was_pruned_starts_over(client: TestClient[Litestar], call: Call) -> None:
-    first = delta(news(call, client, "200", None, None))
-    again = delta(news(call, client, "200", None, {**first["cursor"], "run_id": "gone"}))
-    assert again["replace"] is True
-    assert len(again["rows"]) == 40
-
-
-def test_a_time_window_without_plans_is_not_an_empty_store(client: TestClient[Litestar], call: Call) -> None:
-    first = delta(news(call, client, "10 min", None, None))
-    assert (first["replace"], first["rows"], first["span_ms"], first["capped"]) == (True, [], 600_000, False)
-    assert first["cursor"]["run_id"] is None
-    assert news(call, client, "10 min", None, first["cursor"]).status_code == 204
-    long_ago = {**first["cursor"], "until_ms": 0}
-    assert delta(news(call, client, "10 min", None, long_ago))["rows"] == []
+def test_a_moving_span_without_plans_says_so_and_follows(client: TestClient[Litestar], call: Call) -> None:
+    first = view(call, client, "?last=15m")
+    state = shown(first, "timeline-state", "data")
+    assert "No plan was chosen" in json.dumps(shown(first, "timeline-shown", "children"))
+    assert view(call, client, "?last=15m", state).status_code == 204
+    long_ago = {**state, "asked_ms": state["asked_ms"] - 60_000}
+    assert view(call, client, "?last=15m", long_ago).status_code == 200
+    fixed = shown(
+        view(call, client, "?since=2026-03-01T12:00:00Z&until=2026-03-01T12:00:01Z"), "timeline-state", "data"
+    )
+    assert fixed["follows"] is False
+    assert fixed["until_ms"] - fixed["since_ms"] == 1000
 
 
 def test_the_timeline_can_be_limited_to_one_request(client: TestClient[Litestar], call: Call, store: sa.Engine) -> None:
@@ -79,33 +73,43 @@ def test_the_timeline_can_be_limited_to_one_request(client: TestClient[Litestar]
         name = connection.execute(sa.select(plan_lanes.c.request_id).limit(1)).scalar_one()
         served = sa.select(sa.func.count()).select_from(plan_lanes).where(plan_lanes.c.request_id == name)
         wanted = connection.execute(served).scalar_one()
-    assert len(delta(news(call, client, "200", None, None, name))["rows"]) == wanted < 40
-    assert "No plan that served gone is stored" in news(call, client, "200", None, None, "gone").text
+    assert len(shown(view(call, client, f"?request={name}"), "timeline-grid", "rowData")) == wanted < 40
+    assert "No plan that served gone was chosen" in view(call, client, "?request=gone").text
 
 
 @pytest.mark.parametrize(
-    ("limit", "policy", "cursor"),
+    "query",
     [
-        ("1000000", None, None),
-        (200, None, None),
-        (None, None, None),
-        (["200"], None, None),
-        ("2 min", None, None),
-        ("200", "1; drop table plans", None),
-        ("200", True, None),
-        ("200", -1, None),
-        ("200", 2**63, None),
-        ("200", None, "x"),
-        ("200", None, {"run_id": "a\nb", "fence": 1, "until_ms": 0}),
-        ("200", None, {"run_id": "a" * 201, "fence": 1, "until_ms": 0}),
-        ("200", None, {"run_id": "a", "fence": 1.5, "until_ms": 0}),
-        ("200", None, {"run_id": "a", "fence": 1, "until_ms": None}),
+        "?last=1000y",
+        "?since=x&until=y",
+        "?kind=%00",
+        "?policy=1%3B+drop+table+plans",
+        "?by=colour",
+        "?request=" + "a" * 300,
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_of_an_address_is_left_out(client: TestClient[Litestar], call: Call, query: str) -> None:
+    assert view(call, client, query).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("query", "state"),
+    [
+        ("?a=" + "b" * 2000, None),
+        (5, None),
+        (["?last=1h"], None),
+        ("a\nb", None),
+        ("", "x"),
+        ("", {"query": "", "mark": "", "asked_ms": None}),
+        ("", {"query": "", "mark": "a\nb", "asked_ms": 0}),
+        ("", {"query": "", "mark": 5, "asked_ms": 0}),
+        ("", {"query": {}, "mark": "", "asked_ms": 0}),
     ],
 )
-def test_values_that_the_timeline_never_offers_are_422(
-    client: TestClient[Litestar], call: Call, limit: object, policy: object, cursor: object
+def test_values_that_the_timeline_never_sends_are_422(
+    client: TestClient[Litestar], call: Call, query: object, state: object
 ) -> None:
-    answer = news(call, client, limit, policy, cursor)
+    answer = view(call, client, query, state)
     assert answer.status_code == 422
     assert answer.json()["detail"]
 

@@ -11,7 +11,7 @@ from factories import STARTED_AT, fill_store
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dashboard.data import read_strip
+from dashboard.queries.timeline import newest_mark
 from service.store.database import read_transaction, write_transaction
 from service.store.errors import InvalidFilter
 from service.store.queries import (
@@ -352,7 +352,7 @@ def steps_of(store, read):
 
 def test_the_dashboard_counts_running_requests_in_the_index_of_those(store):
     fill_store(store, plans=40, requests=4)
-    steps = steps_of(store, lambda connection: read_strip(connection, STARTED_AT))
+    steps = steps_of(store, newest_mark)
     assert "SEARCH requests USING INDEX ix_requests_unfinished (run_id=?)" in steps
 
 

@@ -2,151 +2,184 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import dash_mantine_components as dmc
 from dash import dcc, html
 
-from dashboard import ids
-from dashboard.figures.timeline import timeline_figure
-from dashboard.glossary import TERMS
-from dashboard.grids import grid, number, text
+from dashboard.formatting import words
+from dashboard.grids import grid
 from dashboard.markup import aria
-from dashboard.routing import timeline_path
+from dashboard.pages.timeline import ids
+from dashboard.pages.timeline.tables import COLUMNS
+from dashboard.pages.timeline.view import COLOURINGS, View, timeline_query
+from dashboard.pages.timeline.wording import filter_note
+from dashboard.routing import TIMELINE_PATH, path_with
+from dashboard.span import LAST
+from dashboard.span_picker import SHORT
+from dashboard.timeline_records import Filters
+from service.store.queries import KINDS, OUTCOMES, REASONS
 
-LIMITS = (100, 200, 500, 1000, 2000)
-MAX_PLANS = LIMITS[-1]
-WINDOWS_S = {"1 min": 60, "10 min": 600, "1 h": 3600}
-CHOICES: dict[str, str] = {
-    **{str(limit): f"{limit:,} plans" for limit in LIMITS},
-    **{name: f"last {name}" for name in WINDOWS_S},
-}
-DEFAULT_CHOICE = "200"
 TICK_MS = 1000
+NEWEST_LABEL = "Newest 200"
+NOTHING_DRAWN: Any = {
+    "data": [],
+    "layout": {
+        "height": 240,
+        "xaxis": {"visible": False},
+        "yaxis": {"visible": False},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "annotations": [{"text": "Reading the plans…", "showarrow": False, "xref": "paper", "yref": "paper"}],
+    },
+}
 GRAPH_CONFIG: Any = {
-    "displaylogo": False,
+    "displayModeBar": False,
     "responsive": True,
-    "modeBarButtonsToRemove": ["select2d", "lasso2d", "resetScale2d", "toImage"],
-    # The window moves with the news, so there is no first range to go back to: a double click follows them again.
+    # A double click follows the newest plans again: the server gives the range.
     "doubleClick": "autosize",
     # Plotly's own buttons can send the figure to its cloud service.
     "showSendToCloud": False,
     "showEditInChartStudio": False,
     "plotlyServerURL": "",
 }
-
-# The page is 1,230 px wide on a screen of 1,280 px; what people look for first fits into that.
-COLUMNS = [
-    text("committed_clock", "Committed", width=112, tooltip="UTC time of the decision", cellClass="digits"),
-    text("plan", "Plan", width=72, cellRenderer="PlanLink", cellClass="digits", tooltip="Fence; opens the plan"),
-    text("shape", "Graph", width=136, cellRenderer="KindCell"),
-    text("reason", "Reason", width=96),
-    text("outcome", "Outcome", width=98),
-    number("selected_cost_ms", "Predicted", "milliseconds", width=92, tooltip="Duration that the decision used"),
-    number("device_ms", "Observed", "milliseconds", width=92, tooltip="Duration on the device"),
-    number("prompt_tokens", "Prompt", "count", width=76, tooltip="Prompt tokens consumed"),
-    number("output_tokens", "Output", "count", width=76, tooltip="Output tokens committed"),
-    number("active_rows", "Rows", "count", width=62, tooltip="Request rows in use"),
-    number("queue_depth", "Queue", "count", width=72, tooltip="Plans submitted before it and not completed"),
-    number("policy_version", "Policy", "count", width=70, tooltip="Policy version in force"),
-    number("value_rate", "Score", width=78, tooltip="Value per ms, or undivided value of an unmeasured graph"),
-    number("margin", "Margin", "margin", width=84, tooltip=TERMS["Margin"]),
-    text("score_unit", "Unit", width=92, tooltip="Of score and margin"),
-]
+MOVES = (
+    ("earlier", "←", "Earlier (left arrow)"),
+    ("later", "→", "Later (right arrow)"),
+    ("out", "−", "Zoom out (minus)"),
+    ("in", "+", "Zoom in (plus)"),
+)
+CHART_WORDS = (
+    "Plans in time; the text and the table below say the same. "
+    "Arrow keys move, plus and minus zoom, 0 follows the newest."
+)
 
 
-def layout(policy_version: int | None, request: str | None = None) -> Any:
-    """The page before its first data; everything else arrives by callback."""
+def layout(view: View, runs: Sequence[str], versions: Sequence[int]) -> Any:
+    """The page before its first data; everything else arrives by callback. `runs`, `versions`: for the filters."""
     return html.Div(
         [
-            dcc.Interval(id=ids.TIMELINE_TICK, interval=TICK_MS),
-            dcc.Store(id=ids.TIMELINE_ASK),
-            dcc.Store(id=ids.TIMELINE_BUSY, data=False),
-            dcc.Store(id=ids.TIMELINE_STRIP_BUSY, data=False),
-            dcc.Store(id=ids.TIMELINE_DELTA),
-            dcc.Store(id=ids.TIMELINE_CURSOR),
-            dcc.Store(id=ids.TIMELINE_ZOOM),
-            dcc.Store(id=ids.TIMELINE_POLICY, data=policy_version),
-            dcc.Store(id=ids.TIMELINE_REQUEST, data=request),
-            dcc.Store(id=ids.TIMELINE_STRIP_STATE),
-            html.Div(id=ids.TIMELINE_STRIP, className="strip"),
+            dcc.Interval(id=ids.TICK, interval=TICK_MS),
+            *(dcc.Store(id=name) for name in (ids.STATE, ids.ASK, ids.NOTED, ids.CHOSEN, ids.OPENED, ids.PAUSED)),
+            dcc.Store(id=ids.BUSY, data=False),
+            dcc.Store(id=ids.QUERY, data=timeline_query(view)),
+            html.Div(id=ids.PROBLEM, role="status"),
+            html.Section(_body(view, runs, versions), id=ids.BODY),
+            html.Section(id=ids.EMPTY, hidden=True),
             html.Section(
-                [html.H2("The last minute"), html.Div(id=ids.TIMELINE_MINUTE)],
-                className="card minute",
+                [html.H2("The last minute"), html.Div("Reading…", id=ids.MINUTE)],
+                className="card minute timeline-minute",
             ),
-            html.Div(id=ids.TIMELINE_PROBLEM, role="status"),
-            html.Section(_body(policy_version, request), id=ids.TIMELINE_BODY),
-            html.Section(id=ids.TIMELINE_EMPTY, hidden=True),
         ]
     )
 
 
-def _body(policy_version: int | None, request: str | None) -> list[Any]:
+def _body(view: View, runs: Sequence[str], versions: Sequence[int]) -> list[Any]:
+    note = html.Span(filter_note(view.filters), id=ids.NOTES, className="filter-note")
     return [
-        html.Div(
-            [html.H1("Timeline"), *_filter_note(policy_version, request), html.Div(className="spacer"), _controls()],
-            className="title-row",
-        ),
+        html.Div([html.H1("Timeline"), note, html.Div(className="spacer"), _switches(view)], className="title-row"),
+        html.Div([html.Div(spans(view), id=ids.SPANS), _moves()], className="timeline-moves"),
+        _filters(view.filters, runs, versions),
         html.Div(
             [
-                dcc.Graph(
-                    id=ids.TIMELINE_GRAPH,
-                    figure=timeline_figure([], 0.0),
-                    config=GRAPH_CONFIG,
-                    className="timeline-graph",
+                html.Div(
+                    dcc.Graph(id=ids.GRAPH, figure=NOTHING_DRAWN, config=GRAPH_CONFIG, className="timeline-graph"),
+                    id=ids.FRAME,
+                    className="timeline-frame",
+                    tabIndex="0",
+                    role="group",
+                    **aria(label=CHART_WORDS),
                 ),
-                html.P(id=ids.TIMELINE_SHOWN, className="shown-note digits"),
-                html.P(_legend(), className="legend-note"),
+                html.P(id=ids.SHOWN, className="shown-note digits", role="status"),
+                html.P(id=ids.LEGEND, className="legend-note"),
+                html.P(
+                    "Select a bar to open its plan or to look closer; drag to zoom, or turn the wheel with Ctrl; "
+                    "double-click to follow the newest again.",
+                    className="legend-note",
+                ),
+                html.Div(id=ids.EVENTS, className="timeline-events digits"),
             ],
             className="card",
         ),
-        html.H2("Plans"),
-        grid(ids.TIMELINE_GRID, COLUMNS, [], height_px=420, row_id="id", label="The last plans, newest first"),
+        html.H2("Plans", id=ids.TABLE_TITLE),
+        grid(ids.GRID, COLUMNS, [], height_px=420, row_id="id", label="Plans of the chart"),
     ]
 
 
-def _legend() -> list[Any]:
-    return [
-        "One bar is one plan, as long as the device was busy with it. ",
-        html.Span([html.Span(className="swatch faint"), " still running"], className="legend-entry"),
-        html.Span([html.Span(className="swatch hatched"), " failed, abandoned or lost"], className="legend-entry"),
-        html.Span("Select a bar to open its plan; drag to zoom, double-click to follow the newest again."),
+def _switches(view: View) -> Any:
+    switches = [
+        dmc.SegmentedControl(
+            id=ids.BY,
+            data=[{"value": by, "label": f"By {by}"} for by in COLOURINGS],
+            value=view.by,
+            size="sm",
+            **aria(label="What the colours stand for"),
+        ),
+        dmc.Switch(id=ids.LIVE, label="Live", checked=view.follows, size="sm"),
     ]
+    return html.Div(switches, className="controls")
 
 
-def _filter_note(policy_version: int | None, request: str | None) -> list[Any]:
-    words = [
-        *([f"of policy version {policy_version}"] if policy_version is not None else []),
-        *([f"that served {request}"] if request is not None else []),
+def spans(view: View) -> Any:
+    """Links to the newest plans and to spans that move on; assets/timeline.js follows them without a new page."""
+    filtered = View(None, view.by, view.filters)
+    here = None if view.span is None else view.span.last
+    links = [_span_link(NEWEST_LABEL, f"{TIMELINE_PATH}{timeline_query(filtered)}", "", here=view.span is None)]
+    for last in LAST:
+        query = timeline_query(filtered).removeprefix("?")
+        href = path_with(TIMELINE_PATH, last=last) + (f"&{query}" if query else "")
+        links.append(_span_link(SHORT[last], href, last, here=last == here))
+    return html.Div(links, className="timeline-spans", role="group", **aria(label="Span of time"))
+
+
+def _span_link(words_: str, href: str, last: str, *, here: bool) -> Any:
+    marks = {"data-last": last, **(aria(current="true") if here else {})}
+    return html.A(words_, href=href, className="timeline-span here" if here else "timeline-span", **marks)
+
+
+def _moves() -> Any:
+    buttons = [
+        html.Button(sign, type="button", title=title, **{**aria(label=title), "data-move": move})
+        for move, sign, title in MOVES
     ]
-    if not words:
-        return []
-    link = dcc.Link("show all", href=timeline_path())
-    return [html.Span([f"Only plans {' and '.join(words)} · ", link], className="filter-note")]
+    return html.Div(buttons, className="timeline-buttons", role="group", **aria(label="Move and zoom"))
 
 
-def _controls() -> Any:
-    return html.Div(
-        [
-            html.Label("Show the", htmlFor=ids.TIMELINE_LIMIT),
-            dmc.Select(
-                id=ids.TIMELINE_LIMIT,
-                data=[{"value": value, "label": label} for value, label in CHOICES.items()],
-                value=DEFAULT_CHOICE,
-                allowDeselect=False,
-                size="sm",
-                w=132,
-            ),
-            dmc.SegmentedControl(
-                id=ids.TIMELINE_VIEW,
-                data=[{"value": "all", "label": "All of them"}, {"value": "burst", "label": "Since the last pause"}],
-                value="all",
-                size="sm",
-                **aria(label="Which part of the chosen plans the chart shows"),
-            ),
-            dmc.Switch(id=ids.TIMELINE_LIVE, label="Live", checked=True, size="sm"),
-        ],
-        className="controls",
+def _filters(chosen: Filters, runs: Sequence[str], versions: Sequence[int]) -> Any:
+    version = None if chosen.policy_version is None else str(chosen.policy_version)
+    fields = [
+        _select("kind", "Kind", KINDS, chosen.kind),
+        _select("reason", "Reason", REASONS, chosen.reason),
+        _select("outcome", "Outcome", OUTCOMES, chosen.outcome),
+        _select("policy", "Policy version", [str(one) for one in versions], version),
+        _select("run", "Engine run", runs, chosen.run),
+        dmc.TextInput(
+            id=ids.filter_field("request"), label="Request", placeholder="any", value=chosen.request or "", size="sm",
+            debounce=600,
+        ),
+    ]  # fmt: skip
+    is_open = any(getattr(chosen, name) is not None for name in ("run", "kind", "reason", "outcome", "policy_version"))
+    return html.Details(
+        [html.Summary("Filters"), html.Div(fields, className="timeline-fields")],
+        id=ids.FILTERS,
+        className="timeline-filters",
+        open=is_open or chosen.request is not None,
+    )
+
+
+def _select(name: str, label: str, offered: Sequence[str], value: str | None) -> Any:
+    """A choice of one or none; a value of the address that is not offered is offered too."""
+    options = [*offered, *([value] if value is not None and value not in offered else [])]
+    return dmc.Select(
+        id=ids.filter_field(name),
+        label=label,
+        data=[{"value": option, "label": option if name == "run" else words(option)} for option in options],
+        value=value,
+        placeholder="any",
+        clearable=True,
+        searchable=True,
+        size="sm",
     )
 
 
@@ -160,21 +193,15 @@ def curl_command(origin: str, model: str) -> str:
     )
 
 
-def empty_state(model: str, policy_version: int | None, request: str | None = None) -> list[Any]:
+def empty_state(model: str) -> list[Any]:
     """What stands in for the timeline while there is no plan. The browser puts its own origin into the command."""
-    if request is not None:
-        text_ = f"No plan that served {request} is stored."
-        return [html.H1("Timeline"), html.P(text_), html.P(dcc.Link("Show all plans", href=timeline_path()))]
-    if policy_version is not None:
-        text_ = f"No plan was chosen under policy version {policy_version} yet."
-        return [html.H1("Timeline"), html.P(text_), html.P(dcc.Link("Show all plans", href=timeline_path()))]
     return [
         html.H1("Nothing has been decided yet"),
         html.P("Send a request, and every graph that the scheduler picks for it appears here within a second:"),
         html.Div(
             [
-                html.Pre(html.Code(curl_command("http://127.0.0.1:8000", model), id=ids.TIMELINE_CURL)),
-                dcc.Clipboard(target_id=ids.TIMELINE_CURL, title="Copy the command", className="copy"),
+                html.Pre(html.Code(curl_command("http://127.0.0.1:8000", model), id=ids.CURL)),
+                dcc.Clipboard(target_id=ids.CURL, title="Copy the command", className="copy"),
             ],
             className="command",
         ),
