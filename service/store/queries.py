@@ -19,6 +19,7 @@ from scheduler.records import FinishReason
 from scheduler.shapes import GraphKind
 from service.store import filters
 from service.store.engines import read_transaction
+from service.store.episode import episode_of
 from service.store.partitions import day_of
 from service.store.tables import (
     engine_runs,
@@ -59,7 +60,7 @@ class Page:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PlanDetail:
-    """One plan with its lanes (by lane number) and runner-ups (by rank). `episode` waits for the ledgers."""
+    """One plan with its lanes (by lane number), runner-ups (by rank), and episode, if a ledger paid for it."""
 
     plan: Row
     lanes: list[Row]
@@ -127,7 +128,8 @@ def get_plan(bind: Bind, run_id: str, fence: int) -> PlanDetail | None:
             _rows(connection, sa.select(table).where(table.c.run_id == run_id, table.c.fence == fence).order_by(order))
             for table, order in ((plan_lanes, plan_lanes.c.lane), (plan_alternatives, plan_alternatives.c.rank))
         )
-    return PlanDetail(found[0], lanes, alternatives)
+        episode = episode_of(connection, found[0])
+    return PlanDetail(found[0], lanes, alternatives, episode)
 
 
 def plan_neighbours(bind: Bind, run_id: str, fence: int) -> tuple[int | None, int | None]:
