@@ -51,7 +51,7 @@ def _curve(points: Sequence[Point], line: str, colour: str, *, labelled: bool) -
         "name": html.escape(line or "sweep"),
         "x": [point.x for point in known],
         "y": [point.y for point in known],
-        "text": [html.escape(point.label) for point in known],
+        "text": _labels(known),
         "textposition": "top center",
         "textfont": {"size": 11},
         "customdata": [_custom(point) for point in known],
@@ -60,6 +60,14 @@ def _curve(points: Sequence[Point], line: str, colour: str, *, labelled: bool) -
         "marker": {"size": 9, "color": colour},
         "cliponaxis": False,
     }
+
+
+def _labels(points: Sequence[Point]) -> list[str]:
+    """One label for each place: points that lie on one another share that of the first of them."""
+    together: dict[tuple[float | None, float | None], list[str]] = {}
+    for point in points:
+        together.setdefault((point.x, point.y), []).append(html.escape(point.label))
+    return [", ".join(together.pop((point.x, point.y), [])) for point in points]
 
 
 def _mark(point: Point, name: str, colour: str, symbol: str) -> dict[str, Any]:

@@ -143,3 +143,9 @@ def test_names_in_the_curve_are_escaped() -> None:
     assert "<" not in point["name"]
     odd = Point("<b>", "<i>", 1.0, 2.0, "x", "y", "")
     assert sweep_figure([], odd, odd, "<b>", "<i>")["layout"]["xaxis"]["title"]["text"] == "&lt;b&gt;"
+
+
+def test_points_that_lie_on_one_another_share_a_label() -> None:
+    points = [Point(str(at), "", 1.0 if at < 3 else 2.0, 5.0, "", "", "") for at in range(5)]
+    curve = sweep_figure(points, points[0], points[1], "x", "y")["data"][0]
+    assert curve["text"] == ["0, 1, 2", "", "", "3, 4", ""]

@@ -106,12 +106,15 @@ def verdict(measure: Measure, before: float | None, after: float | None) -> Lite
 
 def in_words(before: Figures, after: Figures) -> str:
     """The few differences that people ask for first: `first token p50 −12 %, first token p99 −18 %, …`."""
-    said = []
+    changed, same = [], []
     for measure in (MEASURE_BY_KEY[key] for key in HEADLINE):
         text = difference(measure, measure.read(before), measure.read(after))
-        if text != NOTHING:
-            said.append(f"{measure.words} {text}")
-    return ", ".join(said)
+        if text == "no difference":
+            same.append(measure.words)
+        elif text != NOTHING:
+            changed.append(f"{measure.words} {text}")
+    unchanged = ", ".join(same)
+    return ", ".join([*changed, *([f"no difference in {unchanged}"] if same else [])])
 
 
 _ERROR_WORDS = {

@@ -145,7 +145,8 @@ def words(status: PreviewStatus) -> str:
     if status.state == "running":
         return f"Running, {status.progress * 100:.0f} %: {status.message}"
     heading = {"queued": "Waiting", "done": "Done", "cancelled": "Cancelled", "failed": "Failed"}[status.state]
-    return f"{heading}: {status.message}" if status.message else heading
+    said = status.message.removesuffix(".")
+    return f"{heading}: {said}" if said and said.casefold() != heading.casefold() else heading
 
 
 def read_id(value: object) -> str:
