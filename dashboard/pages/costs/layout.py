@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import dash_mantine_components as dmc
 from dash import dcc, html
 
 from dashboard.figures.costs import drift_figure, drift_words, errors_figure
@@ -17,6 +16,7 @@ from dashboard.pages.costs.maps import heat_map
 from dashboard.palette import kind_colour
 from dashboard.queries.costs import MAX_COMPARED, Costs, Drift
 from dashboard.routing import COSTS_PATH, TIMELINE_PATH, path_with
+from dashboard.run_select import run_select
 from dashboard.score import Row
 from dashboard.span import Span
 from dashboard.span_picker import other_values, span_picker
@@ -50,7 +50,8 @@ def layout(found: Costs, drift: Drift | None, chosen: Row | None, span: Span, se
         ],
         className="title-row",
     )
-    parts: list[Any] = [dcc.Store(id=ids.RUN_ASKED, data=found.catalog.run_id), title, _runs(found)]
+    runs = run_select(ids.RUN, ids.RUN_ASKED, found.runs, found.catalog.run_id, "Estimates begin anew with each run")
+    parts: list[Any] = [title, *runs]
     if not found.catalog.rows:
         return html.Div([*parts, _empty(found, span)])
     return html.Div([*parts, *_notes(found), *_body(found, drift, chosen, span, search)])
@@ -60,25 +61,6 @@ def _subtitle(found: Costs) -> str:
     if found.run is None:
         return "How long each prepared graph takes, as the scheduler reckons"
     return f"{found.run['model']} on {found.run['device']} · as of {utc(found.catalog.as_of)}"
-
-
-def _runs(found: Costs) -> Any:
-    data = [
-        {"value": run["run_id"], "label": f"{utc(run['started_at']).removesuffix(' UTC')} · {run['run_id']}"}
-        for run in found.runs
-    ]
-    select = dmc.Select(
-        id=ids.RUN,
-        label="Run",
-        description="Estimates begin anew with each run",
-        data=data,
-        value=found.catalog.run_id,
-        allowDeselect=False,
-        searchable=len(data) > 10,
-        size="sm",
-        className="run-select",
-    )
-    return html.Div(select, hidden=not data)
 
 
 def _empty(found: Costs, span: Span) -> Any:

@@ -1,19 +1,45 @@
-"""Learning page."""
+"""Learning page: acceptance and forecasts of drafts, what exploration costs and what it bought."""
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 import dash
+import sqlalchemy as sa
+from dash import Input, Output, State
 
 from dashboard.context import ControlRoom
-from dashboard.shell import message_page
+from dashboard.markup import in_browser
+from dashboard.pages.learning import ids
+from dashboard.pages.learning.layout import layout
+from dashboard.queries.learning import read_learning
+from dashboard.routing import first
+from dashboard.span import read_span
+
+__all__ = ["page", "register"]
+MAX_NAME = 600
 
 
-async def page(_room: ControlRoom, _search: str) -> Any:
-    """The page."""
-    return message_page("Learning", "Nothing is shown here yet.")
+async def page(room: ControlRoom, search: str) -> Any:
+    """The page of what a run learned. Raises what ControlRoom.read does."""
+    span = read_span(search, dt.datetime.now(dt.UTC))
+    run = first(search, "run")
+    wanted = run if run is not None and run.isprintable() and 0 < len(run) <= MAX_NAME else None
+
+    def query(engine: sa.Engine) -> Any:
+        return layout(read_learning(engine, span, wanted), span, search)
+
+    return await room.read(query)
 
 
-def register(_app: dash.Dash, _room: ControlRoom) -> None:
-    """Adds the page's callbacks to `app`."""
+def register(app: dash.Dash, _room: ControlRoom) -> None:
+    """Adds the page's callback to `app`; it runs in the browser."""
+    in_browser(
+        app,
+        "chooseRun",
+        Output(ids.RUN_ASKED, "data"),
+        Input(ids.RUN, "value"),
+        State(ids.RUN_ASKED, "data"),
+        first_call=False,
+    )
