@@ -46,9 +46,9 @@ class HostTimes(Protocol):
         """From the step's completion until its output is visible, when no step follows."""
 
     def pause_ns(self, shape: GraphShape, now_ns: int, /) -> int | None:
-        """From the end of the step before until a step that is queued behind it starts, whenever the device had it.
+        """From when a step that was queued behind another could start, planned and its turn, until it does.
 
-        None: it starts at once, and as soon as the device has it.
+        None: it starts as soon as the device has it.
         """
 
 

@@ -263,7 +263,7 @@ class _Machine:
         self._advance(planned_ns + host.prepare_ns(shape, moment, planned_ns))
         if pause_ns is None:
             return max(self._device_free_ns, self._now_ns)
-        return max(self._device_free_ns + pause_ns, planned_ns)
+        return max(self._device_free_ns, planned_ns) + pause_ns
 
     def _complete(self, frame: _Frame) -> None:
         """Hands the step's records to the batcher; its output becomes visible later."""

@@ -23,10 +23,11 @@ from scheduler.simulation.errors import SimulationError
 NEARBY = 16
 """A duration is drawn among so many samples before and behind the time of the step."""
 DEFAULT_HOST_NS = 250_000
+LARGEST_CHANGE = 0.5
+"""How far a context may move a duration from a sample's, as a share of it."""
 _PAIRS = 512
 _LEAST_FOR_SLOPE = 24
 _TABLE = 1 << 14
-_SMALLEST_SHARE = 0.5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,25 +80,24 @@ class _Nearby:
 class _Drawn:
     """One shape's durations, ready to be drawn."""
 
-    __slots__ = ("at_zero_ns", "durations_ns", "per_token_ns", "ratios", "started_ns")
+    __slots__ = ("contexts", "durations_ns", "per_token_ns", "started_ns")
 
     def __init__(self, samples: ShapeSamples, generator: np.random.Generator) -> None:
         durations = np.asarray(samples.durations_ns, dtype=np.float64)
         contexts = np.asarray(samples.contexts, dtype=np.float64)
         self.started_ns = list(samples.started_ns)
         self.durations_ns = list(samples.durations_ns)
+        self.contexts = list(samples.contexts)
         self.per_token_ns = slope(contexts, durations, generator)
-        self.at_zero_ns = float(np.median(durations - self.per_token_ns * contexts))
-        smallest = _SMALLEST_SHARE * float(durations.min())
-        expected = np.maximum(self.at_zero_ns + self.per_token_ns * contexts, smallest)
-        self.ratios: list[float] = (durations / expected).tolist()
 
     def at(self, place: int, context_tokens: float) -> int:
-        """The duration of the sample at `place`, as it would have been at this context."""
+        """The duration of the sample at `place`, as it would have been at this context; at most LARGEST_CHANGE off."""
+        duration_ns = self.durations_ns[place]
         if not self.per_token_ns:
-            return self.durations_ns[place]
-        expected_ns = self.at_zero_ns + self.per_token_ns * context_tokens
-        return max(1, round(self.ratios[place] * max(expected_ns, _SMALLEST_SHARE * self.durations_ns[place])))
+            return duration_ns
+        change_ns = self.per_token_ns * (context_tokens - self.contexts[place])
+        limit_ns = LARGEST_CHANGE * duration_ns
+        return max(1, duration_ns + round(min(max(change_ns, -limit_ns), limit_ns)))
 
 
 def slope(
@@ -105,7 +105,8 @@ def slope(
 ) -> float:
     """Growth of the duration per token of context, ns: the median over pairs of samples; 0 where it is not seen.
 
-    Outliers do not move a median. Few samples or one context say nothing.
+    Outliers do not move a median. Few samples or one context say nothing. No more than LARGEST_CHANGE of the usual
+    duration is put down to the usual context.
     """
     count = len(contexts)
     if count < _LEAST_FOR_SLOPE:
@@ -116,7 +117,8 @@ def slope(
         return 0.0
     one, other = one[apart], other[apart]
     slopes = (durations_ns[one] - durations_ns[other]) / (contexts[one] - contexts[other])
-    return max(0.0, float(np.median(slopes)))
+    most = LARGEST_CHANGE * float(np.median(durations_ns)) / max(1.0, float(np.median(contexts)))
+    return min(max(0.0, float(np.median(slopes))), most)
 
 
 class RecordedDurations:
@@ -164,7 +166,7 @@ class HostSamples:
     """What a recording says of the time between steps.
 
     `after_completion`: by kind, from the end of the step before to the start of one that was planned after it, while
-    somebody could be served. `pauses`: by kind, the same of steps that were queued behind a running one. `idle`: from
+    somebody could be served. `pauses`: by kind, from a queued step's plan and turn to its start. `idle`: from
     the plan to the start when the machine had been idle. `publications`: from a step's end until its output
     was visible.
     """

@@ -126,11 +126,12 @@ def find_run(bind: Bind, run_id: str | None, until: dt.datetime | None) -> Recor
 
 
 def last_plan_at(bind: Bind, run: RecordedRun) -> dt.datetime | None:
-    """When the run's newest plan was committed."""
-    newest = sa.select(plans.c.committed_at).where(plans.c.run_id == run.run_id).order_by(plans.c.fence.desc()).limit(1)
+    """When the run's newest plan had completed; when it was committed where that is not known."""
+    c = plans.c
+    newest = sa.select(c.completed_at, c.committed_at).where(c.run_id == run.run_id).order_by(c.fence.desc()).limit(1)
     with read_transaction(bind) as connection:
-        at: dt.datetime | None = connection.execute(newest).scalar_one_or_none()
-    return at
+        row = connection.execute(newest).one_or_none()
+    return None if row is None else row[0] or row[1]
 
 
 def extent(bind: Bind, run: RecordedRun, since: dt.datetime, until: dt.datetime) -> Extent:

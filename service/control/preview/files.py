@@ -39,9 +39,12 @@ class PreviewFolder:
     def read(self) -> PreviewStatus:
         """What is known of it, its result included. Raises UnknownPreview and PreviewsUnusable.
 
-        One whose process has ended without a word has failed.
+        One that somebody wants to end counts as cancelled, also while its process has not heard of it. One whose
+        process has ended without a word has failed.
         """
         status = self._read_state()
+        if not status.ended and self.asked_to_end:
+            return msgspec.structs.replace(status, state="cancelled", message="Cancelled")
         if not status.ended and not self.lives():
             status = self._read_state()  # it may have ended in between
             if not status.ended:

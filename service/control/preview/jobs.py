@@ -26,8 +26,6 @@ from service.store.queries import list_plans
 MOST_KEPT = 20
 MOST_WAITING = 3
 MODULE = "service.control.preview.process"
-_CANCEL_S = 3.0
-_POLL_S = 0.05
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ class Previews:
         self._database = database
         self._engine = engine
         self._limits = limits or Limits()
-        self._children: list[subprocess.Popen[bytes]] = []
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
 
     async def start(self, request: PreviewRequest, by: str) -> PreviewStatus:
         """Starts one, or lets it wait for its turn. `by`: who wants it.
@@ -84,12 +82,11 @@ class Previews:
         """Ends it if it has not ended; returns what it is then. Raises UnknownPreview and PreviewsUnusable."""
         folder = PreviewFolder(self._folder, preview_id)
         status = await asyncio.to_thread(folder.read)
-        if status.ended:
-            return status
-        await asyncio.to_thread(folder.ask_to_end)
-        deadline = time.monotonic() + _CANCEL_S
-        while not status.ended and time.monotonic() < deadline:
-            await asyncio.sleep(_POLL_S)
+        if not status.ended:
+            await asyncio.to_thread(folder.ask_to_end)
+            child = self._children.get(preview_id)
+            if child is not None:
+                child.kill()  # on a busy machine it may be long until it looks for itself
             status = await asyncio.to_thread(folder.read)
         self._reap()
         return status
@@ -152,13 +149,14 @@ class Previews:
             pass_fds=(lock,),
             start_new_session=True,
         )
-        self._children.append(child)
+        self._children[folder.id] = child
         assert child.stdin is not None, "it has a pipe"
         with contextlib.suppress(BrokenPipeError), child.stdin as pipe:
             pipe.write(self._database.encode())  # not an argument: it may hold a password
 
     def _reap(self) -> None:
-        self._children = [child for child in self._children if child.poll() is None]
+        for name in [name for name, child in self._children.items() if child.poll() is not None]:
+            del self._children[name]
 
     def _read_kept(self) -> list[PreviewStatus]:
         found = []

@@ -103,9 +103,11 @@ def main(arguments: Sequence[str]) -> int:
     except (ControlError, StoreError, SchedulerError) as error:
         reporter.failed(_sentence(str(error)))
     except MemoryError:
-        reporter.failed(
-            f"It needs more memory than the {int(arguments[3]) >> 20:,} MiB it may take; shorten the window."
-        )
+        most = int(arguments[3]) >> 20
+        reporter.failed(f"It needs more memory than the {most:,} MiB that it may take; shorten the window.")
+    except Exception as error:  # one that ended without a word would look like one that a restart cut off
+        reporter.failed(f"It failed, which nobody foresaw: {type(error).__name__}. The server's log has more.")
+        raise
     return 0
 
 

@@ -146,6 +146,7 @@ class _Reading:
         self._at = 0
         self._lanes: list[RecordedLane] = []
         self._completed_ns: int | None = None
+        self._published_ns = self._published_before_ns = 0
 
     def take(self, lane: RecordedLane) -> None:
         """The next lane, in order of fences."""
@@ -209,16 +210,19 @@ class _Reading:
     def _note_host(self, plan: RecordedPlan, started_ns: int, lanes: Sequence[RecordedLane]) -> None:
         """What passed before the step and, once its output was visible, behind it."""
         kind, before_ns = GraphKind(plan.shape[0]), self._completed_ns
-        published_ns = [lane.published_ns for lane in lanes if lane.published_ns is not None]
-        if published_ns and plan.completed_ns is not None:
-            self._costs.publications.add(plan.completed_ns, min(published_ns))
         if plan.queue_depth:
             if before_ns is not None:
-                self._costs.pauses[kind].add(before_ns, started_ns)
+                self._costs.pauses[kind].add(max(before_ns, plan.committed_ns), started_ns)
         elif before_ns is not None and any(self._waited(lane, before_ns) for lane in lanes):
-            self._costs.after_completion[kind].add(before_ns, started_ns)
+            self._costs.after_completion[kind].add(max(before_ns, self._published_before_ns), started_ns)
         elif before_ns is None or plan.committed_ns > before_ns:
             self._costs.idle.add(plan.committed_ns, started_ns)
+        # A host that was still busy with the plan before is no slower for it: the simulated one is as busy by itself.
+        self._published_before_ns = self._published_ns
+        published_ns = [lane.published_ns for lane in lanes if lane.published_ns is not None]
+        if published_ns and plan.completed_ns is not None:
+            self._costs.publications.add(max(plan.completed_ns, self._published_ns), min(published_ns))
+            self._published_ns = max(self._published_ns, *published_ns)
 
     def _waited(self, lane: RecordedLane, since_ns: int) -> bool:
         """Whether the lane's request could have been served at that time."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -172,8 +173,9 @@ def read_window(engine: sa.Engine, chosen: Chosen, progress: Progress) -> tuple[
 def machine_of(engine: sa.Engine, chosen: Chosen, recordings: Sequence[Recording], costs: Costs) -> Machine:
     """The recorded machine. Shapes come from the scheduler's recorded state, else from what was seen to run."""
     means = {shape_of(values): ns for values, ns in mean_device_ns(engine, chosen.run).items()}
-    known: dict[GraphShape, int] = dict(means)
-    shapes = tuple(dict.fromkeys([*costs.shapes, *means]))
+    known = {shape: round(statistics.median(samples.durations_ns)) for shape, samples in costs.shapes.items()}
+    known.update(means)
+    shapes = tuple(known)
     for recording in recordings:
         if recording.checkpoint is not None:
             try:

@@ -20,6 +20,8 @@ MOST_PLANS_IN_ALL = 360_000
 MOST_PIECES = 8
 SHORTEST_PIECE = dt.timedelta(seconds=20)
 """Pieces are so long at least, where the window allows it: load and queues need time to be what they were."""
+LAST_WORDS = dt.timedelta(milliseconds=100)
+"""Behind the newest plan: what it made becomes visible then."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ def choose(engine: sa.Engine, request: PreviewRequest, policies: int) -> Chosen:
     last_at = last_plan_at(engine, run)
     if last_at is None:
         raise NothingRecorded(f"run {run.run_id} has planned nothing yet, so there is no traffic to replay")
-    until = min(request.until or last_at, last_at) + dt.timedelta(microseconds=1)
+    until = min(request.until or last_at + LAST_WORDS, last_at + LAST_WORDS)
     since = until - dt.timedelta(minutes=request.minutes)
     found = extent(engine, run, since, until)
     if not found.plans or found.first_at is None:
