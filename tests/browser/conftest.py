@@ -97,6 +97,12 @@ def address(store: sa.Engine, filled: FilledStore, fake_engine: Engine) -> Itera
         yield url
 
 
+@pytest.fixture(scope="module")
+def module_serve() -> Callable[[sa.Engine], contextlib.AbstractContextManager[str]]:
+    """The dashboard over a store that a module fills once."""
+    return lambda store: serving(store, Engine())
+
+
 @pytest.fixture(scope="session")
 def million() -> Iterator[Million]:
     """The store of a million plans, one for the session; making it takes as long as some ten tests."""

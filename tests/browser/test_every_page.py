@@ -1,49 +1,121 @@
-"""What holds for every page: local requests only, no console errors, phone width, dark mode, contrast, deep links."""
+"""What holds for every page: local requests only, nothing on the console, titles, names, contrast in light and dark, no
+scrolling sideways on a phone, the keyboard; on a store of some minutes, on an empty one and on one of a million plans.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import datetime as dt
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from factories import FilledStore
+from million import Million
+from page_checks import CONTRAST, FOCUS, NAMELESS, SIDEWAYS
 from playwright.sync_api import Browser, Page, expect
 from waiting import wait_in_page
 
+from service.load.million import Made, fill_store
+from service.store.database import open_database
+
 pytestmark = pytest.mark.browser
+PHONE = {"width": 360, "height": 740}
+MOST_TABS = 60
+NAMES = ("overview", "timeline", "plan", "requests", "request", "costs", "learning", "policy", "sql")
 
 
-def pages(filled: FilledStore) -> list[tuple[str, str]]:
-    """(path, what is there once the page is complete)"""
-    run, fence = filled.plan_keys[-20]
-    return [
-        ("/dashboard/timeline", "#timeline-grid .ag-row"),
-        (f"/dashboard/plan/{run}/{fence}", "#plan-lanes .ag-row"),
-        ("/dashboard/policy", "#policy-history .ag-row"),
-    ]
+def pages(made: Made, span: str = "") -> dict[str, tuple[str, str]]:
+    """(path, what is there once the page is complete) of every page, over a span such as `last=24h`."""
+    (run, fence), (slow_run, slow) = made.outlier, made.slow_request
+    query = f"?{span}" if span else ""
+    found = {
+        "overview": (f"/dashboard/{query}", "#overview-device .main-svg"),
+        "timeline": (f"/dashboard/timeline{query}", "#timeline-grid .ag-row"),
+        "plan": (f"/dashboard/plan/{run}/{fence}", "#plan-lanes .ag-row"),
+        "requests": (f"/dashboard/requests{query}", "#requests-grid .ag-row"),
+        "request": (f"/dashboard/requests/{slow_run}/{slow}", "#request-plans .ag-row"),
+        "costs": (f"/dashboard/costs{query}", "#costs-grid .ag-row"),
+        "learning": (f"/dashboard/learning{query}", "main h1"),
+        "policy": ("/dashboard/policy", "#policy-history .ag-row"),
+        "sql": ("/dashboard/sql", "#sql-status"),
+    }
+    assert tuple(found) == NAMES
+    return found
 
 
-def test_only_the_server_itself_is_asked_and_no_websocket_is_opened(
-    page: Page, address: str, filled: FilledStore, watch: Any
+@pytest.fixture(scope="module")
+def site(
+    tmp_path_factory: pytest.TempPathFactory,
+    module_serve: Callable[[sa.Engine], AbstractContextManager[str]],
+) -> Iterator[tuple[str, Made]]:
+    """The dashboard over some minutes of traffic, one for the module: nothing here changes it."""
+    url = str(tmp_path_factory.mktemp("every-page") / "helios.db")
+    made = fill_store(url, dt.datetime.now(dt.UTC), 2000)
+    store = open_database(url)
+    with module_serve(store) as address:
+        yield address, made
+    store.dispose()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_asks_only_its_server_names_all_and_fits_in_light_dark_and_on_a_phone(
+    page: Page, site: tuple[str, Made], name: str, watch: Any
 ) -> None:
-    for path, complete in pages(filled):
-        page.goto(address + path)
-        expect(page.locator(complete).first).to_be_visible()
-    assert len(watch.requests) > 20
-    assert [url for url in watch.requests if not url.startswith(f"{address}/dashboard/timeline")] == []
+    address, made = site
+    path, complete = pages(made)[name]
+    page.goto(address + path)
+    expect(page.locator(complete).first).to_be_visible()
+    assert page.title().endswith(" · Helios")
+    assert [url for url in watch.requests if not url.startswith((address, "data:", "blob:"))] == []
+    assert page.evaluate(NAMELESS) == []
+    assert page.evaluate(SIDEWAYS) <= 0
+    assert page.evaluate(CONTRAST) == []
+    page.emulate_media(color_scheme="dark")
+    wait_in_page(page, "document.documentElement.getAttribute('data-mantine-color-scheme') === 'dark'")
+    wait_in_page(page, f"({CONTRAST})().length === 0")  # colours change over a moment
+    page.set_viewport_size(PHONE)
+    wait_in_page(page, f"({SIDEWAYS}) <= 0")
+    page.goto("about:blank")
 
 
-@pytest.mark.parametrize("width", [360, 1280])
-def test_no_page_scrolls_sideways(browser: Browser, address: str, filled: FilledStore, width: int) -> None:
-    context = browser.new_context(viewport={"width": width, "height": 800})
-    page = context.new_page()
-    for path, complete in pages(filled):
-        page.goto(address + path)
-        expect(page.locator(complete).first).to_be_attached()
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
-    context.close()
+def test_every_page_has_a_title_of_its_own(page: Page, site: tuple[str, Made]) -> None:
+    address, _ = site
+    titles = []
+    page.goto(f"{address}/dashboard/")
+    for link in page.locator("header nav a").all():
+        link.click()
+        expect(page.locator("header nav a[aria-current]")).to_have_text(link.inner_text())
+        titles.append(page.title())
+    assert len(set(titles)) == len(titles) == 7
+    assert all(title.endswith(" · Helios") for title in titles)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_keyboard_reaches_the_pages_and_their_controls_and_can_be_followed(
+    page: Page, site: tuple[str, Made], name: str
+) -> None:
+    address, made = site
+    path, complete = pages(made)[name]
+    page.goto(address + path)
+    expect(page.locator(complete).first).to_be_visible()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    stops = []
+    for _ in range(MOST_TABS):
+        page.keyboard.press("Tab")
+        stop = page.evaluate(FOCUS)
+        if stop is None:
+            break
+        stops.append(stop)
+        if sum(stop["where"] == "main" for stop in stops) >= 3:
+            break
+    assert [stop["name"] for stop in stops if stop["where"] == "nav"] == [
+        "Overview", "Timeline", "Requests", "Costs", "Learning", "Policy", "SQL",
+    ]  # fmt: skip
+    assert any(stop["where"] == "main" for stop in stops)
+    assert [stop for stop in stops if not stop["visible"]] == []
+    page.goto("about:blank")
 
 
 BRIGHTNESS = """(selector) => {
@@ -52,7 +124,8 @@ BRIGHTNESS = """(selector) => {
 }"""
 
 
-def test_dark_mode_follows_the_system_and_the_switch_is_remembered(browser: Browser, address: str) -> None:
+def test_dark_mode_follows_the_system_and_the_switch_is_remembered(browser: Browser, site: tuple[str, Made]) -> None:
+    address, _ = site
     context = browser.new_context(color_scheme="dark")
     page = context.new_page()
     page.goto(f"{address}/dashboard/timeline")
@@ -68,57 +141,39 @@ def test_dark_mode_follows_the_system_and_the_switch_is_remembered(browser: Brow
     context.close()
 
 
-CONTRAST = """() => {
-    const channel = (c) => { c /= 255; return c <= 0.03928 ? c / 12.92 : Math.pow((c + 0.055) / 1.055, 2.4); };
-    const light = (c) => 0.2126 * channel(c[0]) + 0.7152 * channel(c[1]) + 0.0722 * channel(c[2]);
-    const parse = (text) => (text.match(/[0-9.]+/g) || []).map(Number);
-    const behind = (node) => {
-        for (let at = node; at; at = at.parentElement) {
-            const c = parse(getComputedStyle(at).backgroundColor);
-            if (c.length >= 3 && (c.length < 4 || c[3] === 1)) return c;
-        }
-        return [255, 255, 255];
-    };
-    const poor = [];
-    for (const node of document.querySelectorAll("main *, header *")) {
-        const own = [...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim());
-        if (!own || !node.getClientRects().length) continue;
-        if (node.closest("svg, [data-disabled], .disabled, .skip-link")) continue;
-        const [a, b] = [light(parse(getComputedStyle(node).color)), light(behind(node))];
-        const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-        if (ratio < 4.5) poor.push(node.textContent.slice(0, 40) + " " + ratio.toFixed(2));
-    }
-    return poor;
-}"""
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_all_text_stands_out_from_what_is_behind_it(
-    browser: Browser, address: str, filled: FilledStore, scheme: str
-) -> None:
-    context = browser.new_context(color_scheme="dark" if scheme == "dark" else "light")
-    page = context.new_page()
-    for path, complete in pages(filled):
-        page.goto(address + path)
-        expect(page.locator(complete).first).to_be_visible()
-        assert page.evaluate(CONTRAST) == [], path
-    context.close()
+EMPTY = {
+    "/dashboard/": "No engine has run on this store yet",
+    "/dashboard/timeline": "Nothing has been decided yet",
+    "/dashboard/requests": "No request",
+    "/dashboard/costs": "",
+    "/dashboard/learning": "",
+    "/dashboard/policy": "holds no policy yet",
+    "/dashboard/sql": "SELECT",
+    "/dashboard/plan/run-1/7": "No such plan",
+    "/dashboard/requests/run-1/req-1": "No such request",
+}
 
 
 def test_an_empty_store_says_what_to_do(
     page: Page, store: sa.Engine, fake_engine: Any, serve: Callable[..., AbstractContextManager[str]]
 ) -> None:
     with serve(store, fake_engine) as address:
+        for path, words in EMPTY.items():
+            page.goto(address + path)
+            expect(page.locator("main h1").first).to_be_visible()
+            expect(page.locator("main")).to_contain_text(words)
+            assert page.evaluate(SIDEWAYS) <= 0, path
         page.goto(f"{address}/dashboard/timeline")
-        expect(page.locator("#timeline-empty")).to_contain_text("Nothing has been decided yet")
         expect(page.locator("#timeline-curl")).to_contain_text(f"curl {address}/v1/chat/completions")
-        page.goto(f"{address}/dashboard/policy")
-        expect(page.locator("main")).to_contain_text("holds no policy yet")
         page.goto("about:blank")
 
 
-def test_the_skip_link_is_the_first_stop_of_the_keyboard(page: Page, address: str) -> None:
-    page.goto(f"{address}/dashboard/timeline")
-    expect(page.locator("#timeline-grid .ag-row").first).to_be_visible()
-    page.keyboard.press("Tab")
-    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+def test_every_page_is_there_over_a_million_plans(page: Page, million: Million, million_address: str) -> None:
+    for name, (path, complete) in pages(million.made, "last=24h").items():
+        page.goto(million_address + path)
+        expect(page.locator(complete).first, name).to_be_visible()
+        assert page.evaluate(SIDEWAYS) <= 0, name
+        marks = "[...document.querySelectorAll('.js-plotly-plot')].flatMap((plot) => plot.data || [])"
+        counted = f"{marks}.reduce((sum, trace) => sum + ((trace.x || trace.y || []).length || 0), 0)"
+        assert page.evaluate(counted) <= 5000, name
+    page.goto("about:blank")
