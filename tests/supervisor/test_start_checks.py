@@ -11,10 +11,13 @@ import stat
 
 import pytest
 
+from service.credentials.caller import Role
+from service.credentials.files import add_credential
 from service.settings import SOCKET_PATH_BYTES, Settings
 from service.supervisor import checks, files, preparation
 from service.supervisor.data_dir import DataDir
 from service.supervisor.errors import (
+    CredentialsRefused,
     DataDirBusy,
     DataDirUnusable,
     HostRefused,
@@ -23,6 +26,7 @@ from service.supervisor.errors import (
     PortInUse,
     StoreRefused,
 )
+from service.supervisor.report import base_url
 
 
 def settings_in(folder: pathlib.Path, **changes: object) -> Settings:
@@ -112,6 +116,26 @@ def test_this_machines_own_addresses_are_served(host):
 def test_other_addresses_are_refused_while_there_are_no_credentials(host):
     with pytest.raises(HostRefused, match="helios keys add"):
         checks.check_host(host, None)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "127.0.0.1"])
+def test_credentials_open_any_address_and_must_be_usable_everywhere(tmp_path, host):
+    file = tmp_path / "credentials.json"
+    with pytest.raises(CredentialsRefused, match="helios keys add"):
+        checks.check_host(host, str(file))
+    add_credential(file, "ann", Role.OPERATOR, dt.datetime.now(dt.UTC))
+    checks.check_host(host, str(file))
+    file.chmod(0o644)
+    with pytest.raises(CredentialsRefused, match="chmod 600"):
+        checks.check_host(host, str(file))
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [("0.0.0.0", "http://127.0.0.1:1"), ("::", "http://[::1]:1"), ("192.168.1.4", "http://192.168.1.4:1")],
+)
+def test_the_printed_address_is_one_that_can_be_opened(tmp_path, host, url):
+    assert base_url(settings_in(tmp_path, host=host, port=1)) == url
 
 
 def test_an_unknown_model_is_refused_with_the_names_that_exist(tmp_path):
