@@ -41,8 +41,16 @@ def print_preview(status: dict[str, Any]) -> None:
         click.echo(f"- {note}")
 
 
+def figure_rows(sides: dict[str, Figures]) -> list[dict[str, object]]:
+    """One row for each figure: its words, and what each side has."""
+    return [
+        {"": words, **{name: _number(find(figures), unit) for name, figures in sides.items()}}
+        for words, unit, find in _figures()
+    ]
+
+
 def _rows(result: dict[str, Any]) -> list[dict[str, object]]:
-    rows = []
+    rows: list[dict[str, object]] = []
     for words, unit, find in _figures():
         recorded, running, draft = (find(result[side]) for side in SIDES)
         change = "" if not running or draft is None else f"{100 * (draft / running - 1):+.1f} %"

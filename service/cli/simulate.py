@@ -31,6 +31,7 @@ from scheduler.simulation.measured import MeasuredTable, parse_catalog
 from scheduler.simulation.metrics import Limits, summary
 from scheduler.simulation.workload import Workload, parse_arrivals
 from service.cli.output import Command, Function, fail, json_option, prepare_kernels, print_json, progress_bar
+from service.cli.simulate_recorded import check_options, print_recorded, recorded_options, simulate_recorded
 from service.cli.simulate_report import (
     file_identity,
     prepare_folder,
@@ -50,8 +51,8 @@ def input_options(function: Function) -> Function:
     """What is simulated."""
     for option in reversed(
         (
-            click.option("--arrivals", type=FILE, required=True, help="CSV: time_s, prompt_tokens, output_tokens, ..."),
-            click.option("--catalog", type=FILE, required=True, help="CSV of measured graphs: kind, B, D, W, P, ..."),
+            click.option("--arrivals", type=FILE, help="CSV: time_s, prompt_tokens, output_tokens, ..."),
+            click.option("--catalog", type=FILE, help="CSV of measured graphs: kind, B, D, W, P, ..."),
             click.option("--acceptance", type=FILE, help="CSV with pos1, pos2, ... or fit_p1 and fit_q."),
             click.option("--acceptance-row", default="", metavar="WORDS", help="Take its first row with these words."),
             click.option(
@@ -130,14 +131,16 @@ def machine_options(function: Function) -> Function:
     epilog="Example: helios simulate --arrivals azure.csv --catalog h100.csv --policy balanced --rate-scale 2 --json",
 )
 @input_options
+@recorded_options
 @machine_options
 @click.option("--ttft-limit-ms", type=LIMIT_MS, help="Goodput: time to first token at most this.")
 @click.option("--gap-limit-ms", type=LIMIT_MS, help="Goodput: every gap between outputs at most this.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=pathlib.Path), help="Write the results here too.")
 @json_option
 def simulate(
-    ttft_limit_ms: float | None, gap_limit_ms: float | None, out: pathlib.Path | None, as_json: bool, **given: Any
-) -> None:
+    ttft_limit_ms: float | None, gap_limit_ms: float | None, out: pathlib.Path | None, as_json: bool,
+    from_database: str | None, since: str | None, until: str | None, run_id: str | None, **given: Any,
+) -> None:  # fmt: skip
     """Replay an arrival trace against a measured catalog, under a policy or a baseline.
 
     The same inputs and seed give the same JSON, byte for byte. With a catalog by context length (`ctx`) durations
@@ -145,8 +148,15 @@ def simulate(
     are cut where it ends. Memory for the keys and values of running requests is not limited. A baseline has one frame
     in flight and no measurements: it takes no notice of --queue-depth, --draft-tokens, --allocation, --cold and
     --wrong-capture.
+
+    With --from-database recorded traffic is replayed in place of files: requests, prepared graphs, what they took and
+    how many drafts were accepted come from the trace store, and the figures stand beside what happened.
     """
     try:
+        check_options(from_database)
+        if from_database is not None:
+            _replay(from_database, (since, until, run_id), given, as_json)
+            return
         experiment, workload, table = _inputs(**given)
         if out is not None:
             prepare_folder(out)
@@ -165,6 +175,22 @@ def simulate(
         print_json(document)
     else:
         print_report(document, wall_s)
+
+
+def _replay(
+    database: str, window: tuple[str | None, str | None, str | None], given: dict[str, Any], as_json: bool
+) -> None:
+    """Recorded traffic. Raises SchedulerError or OSError."""
+    policy = _policy(given["policy"], given["newcomer_memory"])
+    if not isinstance(policy, PolicyConfig):
+        raise SimulationError(
+            "--from-database replays Helios' own scheduler; a baseline needs --arrivals and --catalog"
+        )
+    document = simulate_recorded(database, *window, policy, given["seed"])
+    if as_json:
+        print_json(document)
+    else:
+        print_recorded(document)
 
 
 def _inputs(

@@ -192,17 +192,30 @@ def read_requests(bind: Bind, run: RecordedRun, since: dt.datetime, until: dt.da
     )  # fmt: skip
     with read_transaction(bind) as connection:
         rows = connection.execute(query.order_by(c.arrived_at, c.request_id)).all()
-    return [
-        RecordedRequest(
-            *row[:3],
-            run.ns(row[3]),
-            None if row[4] is None else run.ns(row[4]),
-            None if row[5] is None else run.ns(row[5]),
-            round((row[6] or 0.0) * 1e6),
-            *row[7:],
-        )
-        for row in rows
-    ]
+    return [_request(run, *row) for row in rows]
+
+
+def _request(
+    run: RecordedRun,
+    request_id: str,
+    model: str,
+    prefix_key: str | None,
+    arrived_at: dt.datetime,
+    admitted_at: dt.datetime | None,
+    finished_at: dt.datetime | None,
+    tokenize_ms: float | None,
+    *counts: Any,
+) -> RecordedRequest:
+    return RecordedRequest(
+        request_id,
+        model,
+        prefix_key,
+        run.ns(arrived_at),
+        None if admitted_at is None else run.ns(admitted_at),
+        None if finished_at is None else run.ns(finished_at),
+        round((tokenize_ms or 0.0) * 1e6),
+        *counts,
+    )
 
 
 def progress_before(bind: Bind, run: RecordedRun, request_ids: Sequence[str], fence: int) -> dict[str, tuple[int, int]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 
 import pytest
+from recorded_traffic import record
 
 CATALOG = """kind,B,D,W,P,prefill_capacity,duration_ms
 prefill,1,0,0,64,64,3
@@ -185,3 +187,32 @@ def test_whoever_must_wait_for_the_kernels_is_told_so(simulate, monkeypatch, pol
     result = simulate("--policy", policy)
     assert result.exit_code == 0
     assert result.stderr.count("helios simulate: compiling the scheduler's kernels, once") == said
+
+
+def test_recorded_traffic_is_replayed_beside_what_happened(helios, store):
+    truth = record(store, seconds=5)
+    address = ("--from-database", store.url.database)
+    said = json.loads(helios("simulate", *address, "--policy", "throughput", "--seed", "2", "--json").stdout)
+    assert said["inputs"]["policy"]["decode_age_price"] == 0.0
+    assert said["recorded"]["completed"] == said["results"]["completed"] == len(truth.workload.arrivals)
+    assert "ttft_p50_ms" in {error["name"] for error in said["against_recorded"]}
+    since = (truth.until - dt.timedelta(seconds=2)).isoformat()
+    table = helios("simulate", *address, "--since", since, "--until", truth.until.isoformat()).stdout
+    assert "happened" in table
+    assert "first token, p50 ms" in table
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--from-database", "none.db"), "none.db"),
+        (("--from-database", "none.db", "--noise", "0.1"), "--noise: recorded traffic says this itself"),
+        (("--from-database", "none.db", "--policy", "budget:512"), "a baseline needs --arrivals"),
+        (("--since", "2026-01-01T00:00:00Z"), "needs --from-database"),
+        ((), "--arrivals FILE is needed"),
+    ],
+)
+def test_what_does_not_go_with_recorded_traffic_is_refused(helios, options, words):
+    result = helios("simulate", *options)
+    assert result.exit_code == 2
+    assert words in result.stderr

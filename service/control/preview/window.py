@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+from typing import Protocol
 
 import sqlalchemy as sa
 
 from service.control.preview.errors import NothingRecorded
-from service.control.preview.messages import PreviewRequest, Sampled
+from service.control.preview.messages import Sampled
 from service.store.traffic import Extent, RecordedRun, extent, find_run, last_plan_at
 
 MOST_PLANS = 60_000
@@ -44,7 +45,18 @@ class Chosen:
     shortened: str = ""
 
 
-def choose(engine: sa.Engine, request: PreviewRequest, policies: int) -> Chosen:
+class Wanted(Protocol):
+    """Which traffic; PreviewRequest says it."""
+
+    @property
+    def run_id(self) -> str | None: ...
+    @property
+    def minutes(self) -> float: ...
+    @property
+    def until(self) -> dt.datetime | None: ...
+
+
+def choose(engine: sa.Engine, request: Wanted, policies: int) -> Chosen:
     """The window and its pieces; `policies` will be replayed on it. Raises NothingRecorded and StoreError."""
     run = find_run(engine, request.run_id, request.until)
     if run is None:
