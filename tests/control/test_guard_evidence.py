@@ -6,7 +6,7 @@ import datetime as dt
 import itertools
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from trace_rows import Trace, at
 
@@ -76,6 +76,12 @@ def approximately(found):
     return None if found[0] is None else pytest.approx(found[0], abs=1e-6), found[1]
 
 
+LEFT = [("a", SINCE + 1, [], SINCE + 70_000, "abort"), ("b", SINCE + 2, [], None, None)]
+"""Requests that saw nothing: one that its caller gave up, one that still waits."""
+
+
+@example(story=LEFT[:1])
+@example(story=[*LEFT, ("a", SINCE + 3, [], SINCE + 99_000, "error")])
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(story=stories())
 def test_the_measures_are_those_of_the_slow_twin(any_store, story):
@@ -147,6 +153,7 @@ def of_two_runs(store, newest, *, elsewhere_waits=True):
     for run_id, ms in newest.items():
         trace.run(run_id)
         trace.plan(run_id, ms)
+    trace.request("here", "r", SINCE)
     if elsewhere_waits:
         trace.request("elsewhere", "r", SINCE)
     trace.write(store)
