@@ -11,13 +11,6 @@ SCHEME_TOGGLE = "scheme-toggle"
 STATUS_BANNER = "status-banner"
 STATUS_TICK = "status-tick"
 
-
-PLAN_HEADLINE = "plan-headline"
-PLAN_PARTS = "plan-parts"
-PLAN_LANES = "plan-lanes"
-PLAN_ALTERNATIVES = "plan-alternatives"
-PLAN_GLOSSARY = "plan-glossary"
-
 POLICY_LOADED = "policy-loaded"
 POLICY_PRESET = "policy-preset"
 POLICY_ACTOR = "policy-actor"

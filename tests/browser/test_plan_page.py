@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from factories import FilledStore
 from playwright.sync_api import Browser, Page, expect
 
-from service.store.tables import plan_alternatives, plan_lanes, plans
+from dashboard.pages import plan as plan_pages
+from service.store.tables import plan_alternatives, plans
+from service.why.verdicts import ReExecution, Verdict
 
 pytestmark = pytest.mark.browser
 
@@ -97,18 +102,75 @@ def test_terms_are_explained_and_runner_ups_counted(
     expect(page.locator("main")).to_contain_text("no exploration ledgers yet")
 
 
-def test_a_request_leads_to_its_plans(page: Page, address: str, store: sa.Engine, filled: FilledStore) -> None:
+def test_a_request_leads_to_its_life(page: Page, address: str, filled: FilledStore) -> None:
     run, fence = filled.plan_keys[-20]
     page.goto(f"{address}/dashboard/plan/{run}/{fence}")
     link = page.locator("#plan-lanes .ag-row a").first
     name = link.inner_text()
     link.click()
-    expect(page.locator(".filter-note")).to_contain_text(f"Only plans that served {name}")
+    page.wait_for_url(f"**/dashboard/requests/{run}/{name}")
+    expect(page.locator("main")).to_contain_text(name)
+
+
+def test_brackets_walk_to_the_neighbours(page: Page, address: str, filled: FilledStore) -> None:
+    run = filled.run_ids[1]
+    page.goto(f"{address}/dashboard/plan/{run}/5")
+    for key, fence in (("]", 6), ("]", 7), ("[", 6)):
+        page.keyboard.press(key)
+        expect(page.locator("h1")).to_contain_text(f"Plan {fence}:")
+        expect(page.locator("#plan-lanes .ag-row").first).to_be_attached()
+
+
+def test_barred_candidates_say_why_and_durations_are_compared(
+    page: Page, address: str, store: sa.Engine, filled: FilledStore
+) -> None:
+    barred = sa.select(plan_alternatives.c.run_id, plan_alternatives.c.fence)
     with store.connect() as connection:
-        wanted = connection.execute(
-            sa.select(sa.func.count()).select_from(plan_lanes).where(plan_lanes.c.request_id == name)
-        ).scalar_one()
-    expect(page.locator("#timeline-shown")).to_contain_text(f"{wanted} plans, committed from")
+        run, fence = connection.execute(barred.where(plan_alternatives.c.barred_by == "unmeasured").limit(1)).one()
+    page.goto(f"{address}/dashboard/plan/{run}/{fence}")
+    expect(page.locator("#plan-barred")).to_contain_text("barred: never measured")
+    run, fence = a_contested_plan(store)
+    page.goto(f"{address}/dashboard/plan/{run}/{fence}")
+    expect(page.locator(".plan-meters")).to_contain_text("Observed on the device")
+    expect(page.locator("main")).to_contain_text("were predicted")
+
+
+def test_the_plan_is_found_in_the_timeline(page: Page, address: str, filled: FilledStore) -> None:
+    run, fence = filled.plan_keys[-20]
+    page.goto(f"{address}/dashboard/plan/{run}/{fence}")
+    page.get_by_role("link", name="In time").click()
+    page.wait_for_url(re.compile("timeline.*since="))
+    expect(page.locator("#timeline-grid")).to_contain_text(str(fence))
+
+
+class Replayed(ReExecution):
+    """Answers without a process."""
+
+    async def verdict(self, database: str, run_id: str, fence: int) -> Verdict:
+        ledgers = {"timing_credit_ms": 12.5, "discovery_ms": 0.0}
+        return Verdict("same", None, from_fence=fence - 3, plans=3, ledgers_after=ledgers)
+
+
+def test_a_decision_is_re_executed_when_somebody_asks(
+    page: Page,
+    store: sa.Engine,
+    filled: FilledStore,
+    fake_engine: Any,
+    serve: Callable[..., AbstractContextManager[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plan_pages, "ReExecution", Replayed)
+    run, fence = filled.plan_keys[-20]
+    with serve(store, fake_engine) as address:
+        page.goto(f"{address}/dashboard/plan/{run}/{fence}")
+        button = page.get_by_role("button", name="Re-execute this decision")
+        button.click()
+        verdict = page.locator("#plan-verdict")
+        expect(verdict).to_contain_text("the same decision, bit for bit (shape, lanes, score, runner-ups), from the")
+        expect(verdict).to_contain_text(f"behind plan {fence - 3}; 3 decisions were replayed")
+        expect(verdict.locator("table")).to_contain_text("Timing: credit0 ms12.5 ms")
+        expect(button).to_be_enabled()
+        page.goto("about:blank")
 
 
 def test_an_unknown_address_has_a_page_with_a_way_back(browser: Browser, address: str) -> None:

@@ -1,31 +1,35 @@
-"""One plan's page. It is complete when it is sent: it has no callbacks of its own."""
+"""One plan's page. It is complete when it is sent, but for the verdict of a re-execution."""
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from dash import dcc, html
 
-from dashboard import ids
 from dashboard.context import ControlRoom
 from dashboard.figures.parts import parts_figure
 from dashboard.formatting import milliseconds, quantity, shape_words, utc, words
 from dashboard.glossary import TERMS, meaning
 from dashboard.grids import grid
 from dashboard.markup import aria
+from dashboard.pages.plan import ids, verdict
+from dashboard.pages.plan.meters import duration_meters
 from dashboard.pages.plan.numbers import number_groups
 from dashboard.pages.plan.tables import ALTERNATIVE_COLUMNS, LANE_COLUMNS, alternative_rows, lane_rows
 from dashboard.palette import kind_colour
-from dashboard.routing import TIMELINE_PATH, plan_path
-from dashboard.score import Row, is_rate
-from dashboard.sentences import OUTCOME_WORDS, headline, recorded_words
+from dashboard.routing import TIMELINE_PATH, path_with, plan_path
+from dashboard.score import Row, bars, is_rate
+from dashboard.sentences import OUTCOME_WORDS, headline, how_it_lost, recorded_words
 from dashboard.shell import message_page
+from dashboard.span import Span
 from service.store.queries import get_plan, plan_neighbours
 
 GRAPH_CONFIG: Any = {"displayModeBar": False, "responsive": True}
 MAX_ROWS_WITHOUT_SCROLL = 18
+AROUND = 12
 
 
 async def page(room: ControlRoom, run_id: str, fence: int) -> Any:
@@ -45,14 +49,17 @@ def layout(plan: Row, lanes: Sequence[Row], alternatives: Sequence[Row], before:
     return html.Article(
         [
             _title(plan, before, behind),
-            html.P(headline(plan, alternatives), id=ids.PLAN_HEADLINE, className="headline"),
+            html.P(headline(plan, alternatives), id=ids.HEADLINE, className="headline"),
             *_asides(plan),
             html.H2("What each candidate was worth"),
             html.Div(_parts(plan, alternatives), className="card"),
+            html.H2("Predicted and observed"),
+            html.Div(duration_meters(plan), className="card"),
             html.H2("Runner-ups"),
             *_alternatives(plan, alternatives),
             html.H2("Requests in this plan"),
-            _table(ids.PLAN_LANES, LANE_COLUMNS, lane_rows(lanes), "Requests in this plan"),
+            _table(ids.LANES, LANE_COLUMNS, lane_rows(lanes), "Requests in this plan"),
+            *verdict.section(plan),
             html.H2("All numbers"),
             html.Div(
                 [_group(heading, pairs) for heading, pairs in number_groups(plan, alternatives)],
@@ -85,7 +92,7 @@ def _title(plan: Row, before: int | None, behind: int | None) -> Any:
             ),
             html.Div(className="spacer"),
             html.Nav(
-                [_step("← Previous", run_id, before), _step("Next →", run_id, behind)],
+                [_step("previous", run_id, before), _step("next", run_id, behind), _in_time(plan)],
                 className="steps",
                 **aria(label="Neighbouring plans"),
             ),
@@ -94,10 +101,24 @@ def _title(plan: Row, before: int | None, behind: int | None) -> Any:
     )
 
 
-def _step(label: str, run_id: str, fence: int | None) -> Any:
+STEPS = {"previous": (["← Previous ", html.Kbd("[")], "["), "next": ([html.Kbd("]"), " Next →"], "]")}
+
+
+def _step(which: str, run_id: str, fence: int | None) -> Any:
+    """A link to a neighbour; assets/plan.js follows it at its key."""
+    label, key = STEPS[which]
     if fence is None:
         return html.Span(label, className="step disabled", **aria(disabled="true"))
-    return dcc.Link(label, href=plan_path(run_id, fence), className="step")
+    title = f"Plan {fence:,}, key {key}"
+    return dcc.Link(label, href=plan_path(run_id, fence), className=f"step {which}", title=title)
+
+
+def _in_time(plan: Row) -> Any:
+    """A link to the timeline around the plan."""
+    length = dt.timedelta(milliseconds=max(plan["device_ms"] or 0.0, plan["selected_cost_ms"], 10.0))
+    since, until = plan["committed_at"] - AROUND * length, plan["committed_at"] + (AROUND + 1) * length
+    query = {**Span(since, until).query, "run": plan["run_id"]}
+    return dcc.Link("In time", href=path_with(TIMELINE_PATH, **query), className="step", title="Plans around it")
 
 
 def _asides(plan: Row) -> list[Any]:
@@ -118,15 +139,29 @@ def _parts(plan: Row, alternatives: Sequence[Row]) -> list[Any]:
         names = ", ".join(dict.fromkeys(shape_words(row) for row in other_unit))
         notes += f" Not drawn, since their score is not {unit}: {names}."
     graph = dcc.Graph(
-        id=ids.PLAN_PARTS, figure=parts_figure(plan, alternatives), config=GRAPH_CONFIG, className="parts-graph"
+        id=ids.PARTS, figure=parts_figure(plan, alternatives), config=GRAPH_CONFIG, className="parts-graph"
     )
-    return [graph, html.P(notes, className="legend-note")]
+    barred = [row for row in alternatives if row["barred_by"] != "none"]
+    told = aria(label=_parts_words(plan, alternatives))
+    names_of_barred = [html.Li(f"{row['rank']}. {shape_words(row)}: {how_it_lost(plan, row)}") for row in barred]
+    return [
+        html.Div(graph, className="parts-frame", tabIndex="0", role="group", **told),
+        html.P(notes, className="legend-note"),
+        *([html.Ul(names_of_barred, id=ids.BARRED, className="plan-barred")] if names_of_barred else []),
+    ]
+
+
+def _parts_words(plan: Row, alternatives: Sequence[Row]) -> str:
+    """The chart in words."""
+    rows = bars(plan, alternatives)
+    scores = ", ".join(f"{shape_words(row)} {quantity(row['value_rate'])}" for row in rows[:6])
+    return f"Scores, the winner first: {scores}. The table of runner-ups has their parts."
 
 
 def _alternatives(plan: Row, alternatives: Sequence[Row]) -> list[Any]:
     if not alternatives:
         text = "There was no other candidate." if plan["candidates"] <= 1 else f"{_capital(recorded_words(plan, []))}."
-        return [html.P(text, id=ids.PLAN_ALTERNATIVES, className="muted")]
+        return [html.P(text, id=ids.ALTERNATIVES, className="muted")]
     rows = alternative_rows(plan, alternatives)
     note = (
         f"{_capital(recorded_words(plan, alternatives))}, here by score. Rank 1 on are the best of every other kind, "
@@ -134,7 +169,7 @@ def _alternatives(plan: Row, alternatives: Sequence[Row]) -> list[Any]:
     )
     return [
         html.P(note, className="muted table-note"),
-        _table(ids.PLAN_ALTERNATIVES, ALTERNATIVE_COLUMNS, rows, "Runner-ups"),
+        _table(ids.ALTERNATIVES, ALTERNATIVE_COLUMNS, rows, "Runner-ups"),
     ]
 
 
@@ -161,7 +196,7 @@ def _glossary() -> Any:
     """Every term, for whoever has no pointer to hover with."""
     items = [html.Div([html.Dt(term), html.Dd(text)]) for term, text in TERMS.items()]
     return html.Details(
-        [html.Summary("What the terms mean"), html.Dl(items)], className="card glossary", id=ids.PLAN_GLOSSARY
+        [html.Summary("What the terms mean"), html.Dl(items)], className="card glossary", id=ids.GLOSSARY
     )
 
 

@@ -10,13 +10,13 @@ from dashboard.formatting import shape_words, some_names, words
 from dashboard.glossary import TERMS
 from dashboard.grids import number, text
 from dashboard.palette import kind_colour
-from dashboard.routing import timeline_path
+from dashboard.routing import request_path
 from dashboard.score import PARTS, Row, signed_parts
 from dashboard.sentences import how_it_lost
 
 LANE_COLUMNS = [
     number("lane", "Lane", "count", width=72),
-    text("request_id", "Request", width=250, cellRenderer="RequestLink", cellClass="digits", tooltip="Opens its plans"),
+    text("request_id", "Request", width=250, cellRenderer="RequestLink", cellClass="digits", tooltip="Opens its life"),
     text("role", "Role", width=96),
     number("prompt_tokens", "Prompt", "count", width=88, tooltip="Prompt tokens consumed here"),
     number("expected_tokens", "Expected", "quantity", width=100, tooltip="Expected output tokens"),
@@ -59,7 +59,7 @@ def lane_rows(lanes: Sequence[Row]) -> list[dict[str, Any]]:
     return [
         {
             "id": str(lane["lane"]),
-            "href": timeline_path(request=lane["request_id"]),
+            "href": request_path(lane["run_id"], lane["request_id"]),
             **{field: lane[field] for field in fields},
         }
         for lane in lanes
