@@ -13,6 +13,7 @@ from dashboard.score import Row
 BINS = 600
 """Of more than 2 * BINS rows the smallest and largest of each of BINS runs are drawn: 1,200 marks, and a line."""
 MOST_GRAPHS = 24
+LEAST_ERROR = 0.02
 OBSERVED, ESTIMATE, LARGEST = "#17916b", "#6478e0", "#d9534f"
 _PLAIN = {"paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)"}
 
@@ -111,7 +112,13 @@ def errors_figure(rows: Sequence[Row]) -> dict[str, Any]:
             ("90th percentile", "p90_ratio", 10, LARGEST, "line-ns-open"),
         )
     ]
-    return {"data": [line, *ends], "layout": _error_layout(names)}
+    layout = _error_layout(names)
+    edges = [value - 1 for row in shown for value in (row["median_ratio"], row["p90_ratio"])]
+    # Where every prediction is exact the axis would be all of what is possible.
+    least, most = min([-LEAST_ERROR, *edges]), max([LEAST_ERROR, *edges])
+    pad = (most - least) * 0.04
+    layout["xaxis"]["range"] = [least - pad, most + pad]
+    return {"data": [line, *ends], "layout": layout}
 
 
 def _signed(share: float) -> str:

@@ -25,15 +25,15 @@ from service.store.catalog import ROLL_UP
 GRAPH_CONFIG: Any = {"displayModeBar": False, "responsive": True, "showSendToCloud": False, "plotlyServerURL": ""}
 MAX_GRID_ROWS = 18
 COLUMNS = [
-    text("shape", "Graph", width=190, cellRenderer="CostLink", tooltip="Shows how its duration went"),
-    text("state", "Estimate", width=104, tooltip="unknown, fresh, or stale: older than the policy's estimate lifetime"),
+    text("shape", "Graph", width=216, cellRenderer="CostLink", tooltip="Shows how its duration went"),
+    text("state", "Estimate", width=92, tooltip="unknown, fresh, or stale: older than the policy's estimate lifetime"),
     number("estimate_ms", "Predicted", "milliseconds", width=100, tooltip="The scheduler's estimate"),
     number("samples", "Samples", "count", width=90, tooltip="Behind the estimate: nine at the most"),
     text("age", "Age", width=82, cellClass="digits", tooltip="Of the newest sample"),
     number("device_ms_mean", "Mean", "milliseconds", width=92, tooltip="Device time in this span"),
     number("device_ms_max", "Longest", "milliseconds", width=94, tooltip="Device time in this span"),
     number("plans", "Plans", "count", width=88, tooltip="Completed in this span"),
-    number("share", "Of the time", "percent", width=100, tooltip="Its share of the device time of this span"),
+    number("share", "Of the time", "percent", width=110, tooltip="Its share of the device time of this span"),
     number("error", "Observed", "percent", width=96, tooltip="All observed over all predicted time, less one"),
     number("median", "Median", "percent", width=88, tooltip="Of observed over predicted, less one"),
     number("p90", "90 %", "percent", width=82, tooltip="90th percentile of observed over predicted, less one"),

@@ -34,8 +34,8 @@ GRID_HEIGHT_PX = 420
 MAX_GRID_ROWS = 12
 COLUMNS = [
     text("plan", "Plan", width=86, cellRenderer="PlanLink", cellClass="digits", tooltip="Fence; opens the plan"),
-    text("shape", "Graph", width=170, cellRenderer="KindCell"),
-    text("role", "Role", width=92),
+    text("shape", "Graph", width=204, cellRenderer="KindCell"),
+    text("role", "Role", width=84),
     number("at_ms", "Started after", "milliseconds", width=116, tooltip="Arrival to its start on the device"),
     number("gap_ms", "Gap before", "milliseconds", width=108, tooltip="Since this request's plan before it ended"),
     number("device_ms", "Device", "milliseconds", width=92, tooltip="Device time, shared by all lanes"),
@@ -43,7 +43,7 @@ COLUMNS = [
     number("committed_tokens", "Output", "count", width=84, tooltip="Output tokens committed to this request"),
     number("accepted_tokens", "Accepted", "count", width=96, tooltip="Drafts that were right, of those verified"),
     number("active_rows", "Lanes", "count", width=78, tooltip="Requests that shared the graph"),
-    text("reason", "Reason", width=118),
+    text("reason", "Reason", width=108),
     text("outcome", "Outcome", width=106),
     number("policy_version", "Policy", "count", width=78, tooltip="Policy version in force"),
 ]
