@@ -19,7 +19,7 @@ POLL_S = 1.0
 _LIMIT = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<unit>x|ms|/s)")
 
 
-class LimitText(click.ParamType):
+class LimitText(click.ParamType[Any]):
     """A ratio to the hour before (1.1x), an absolute value (500ms, 300/s), or off."""
 
     name = "limit"
