@@ -133,7 +133,9 @@ def _fields(body: bytes) -> dict[str, str]:
 
 
 def _leads(request: AnyRequest, gate: Gate, where: str, session: str, seconds: int) -> Response[str]:
-    secure = "; Secure" if request.scope["scheme"] == "https" else ""
+    # Behind a proxy with TLS only the browser knows; a program that says so harms nobody but itself.
+    over_tls = request.scope["scheme"] == "https" or request.headers.get("origin", "").startswith("https://")
+    secure = "; Secure" if over_tls else ""
     cookie = f"{gate.keys.cookie}={session}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
     quoted = urllib.parse.quote(where, safe="/?&=%:+,;@!~*'()$-._")
     headers = {**_HEADERS, "Location": quoted, "Set-Cookie": cookie}

@@ -261,8 +261,9 @@ def test_a_browser_without_a_session_is_led_to_the_form_and_back(server):
     assert server.keys["viewer"] not in cookie
 
 
-def test_behind_a_proxy_with_https_the_cookie_is_for_https_alone(server):
-    headers = {"X-Forwarded-Proto": "https", "Origin": server.api.url.replace("http:", "https:")}
+@pytest.mark.parametrize("more", [{}, {"X-Forwarded-Proto": "https"}])
+def test_behind_a_proxy_with_https_the_cookie_is_for_https_alone(server, more):
+    headers = {"Origin": server.api.url.replace("http:", "https:"), **more}
     answer = server.ask(None, "POST", "/login", data={"key": server.keys["viewer"]}, headers=headers)
     assert "; Secure" in answer.headers["set-cookie"]
 
