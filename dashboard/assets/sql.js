@@ -255,6 +255,47 @@
         }
     }
 
+    // Columns of a table that is opened, once; they are too many to come with the page.
+    let reference = null;
+    async function listColumns(details) {
+        const list = details.querySelector("dl");
+        if (list.childElementCount) return;
+        list.textContent = "Loading…";
+        try {
+            reference = reference || (await (await window.fetch("/dashboard/assets/sql-reference.json")).json());
+            const table = reference.tables.find((each) => each.name === details.dataset.table);
+            const columns = table.columns.filter(([, type]) => type !== "date" || details.dataset.dialect !== "sqlite");
+            list.replaceChildren(...columns.map(columnEntry));
+        } catch (_) {
+            reference = null;
+            list.textContent = "The columns cannot be loaded now; close this and open it again.";
+        }
+    }
+
+    function columnEntry([name, type, meaning]) {
+        const [entry, term, button, kind, text] = ["div", "dt", "button", "span", "dd"].map((tag) => document.createElement(tag));
+        button.type = "button";
+        button.textContent = name;
+        button.addEventListener("click", () => insert(name));
+        kind.className = "muted";
+        kind.textContent = type;
+        text.textContent = meaning;
+        term.append(button, kind);
+        entry.append(term, text);
+        return entry;
+    }
+
+    function insert(name) {
+        const editor = part("statement");
+        const before = editor.value.slice(0, editor.selectionStart), behind = editor.value.slice(editor.selectionEnd);
+        const gap = /[\w$]$/.test(before) ? " " : "";
+        set("statement", { value: before + gap + name + behind });
+        window.requestAnimationFrame(() => {
+            editor.focus();
+            editor.selectionStart = editor.selectionEnd = (before + gap + name).length;
+        });
+    }
+
     const CLICKS = {
         "sql-cancel": () => running && running.abort(),
         "sql-export-csv": () => download("csv"),
@@ -274,6 +315,7 @@
         const button = event.target.closest && event.target.closest("button");
         if (button && CLICKS[button.id]) CLICKS[button.id]();
     });
+    document.addEventListener("toggle", (event) => event.target.open && event.target.dataset.table && listColumns(event.target), true);
     document.addEventListener("keydown", (event) => {
         if (!event.target || event.target.id !== "sql-statement") return;
         if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {

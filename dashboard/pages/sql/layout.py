@@ -200,19 +200,21 @@ def _history() -> Any:
 
 
 def _tables(tables: Sequence[Mapping[str, Any]], dialect: str) -> Any:
+    """Names and what they hold; the browser fills in the columns of one that is opened."""
     return html.Div(
-        [html.H2("Tables and views"), *(_table_entry(table, dialect) for table in tables)], className="card sql-panel"
+        [
+            html.H2("Tables and views"),
+            html.P("A column's name goes into the statement with a click.", className="muted"),
+            *(_table_entry(table, dialect) for table in tables),
+        ],
+        className="card sql-panel",
     )
 
 
 def _table_entry(table: Mapping[str, Any], dialect: str) -> Any:
-    rows = [
-        html.Div([html.Dt([html.Code(name), html.Span(kind, className="muted")]), html.Dd(meaning)])
-        for name, kind, meaning in table["columns"]
-        if not (kind == "date" and dialect == "sqlite")
-    ]
     what = html.Span("view", className="muted") if table["is_view"] else ""
     return html.Details(
-        [html.Summary([html.Code(table["name"]), what]), html.P(table["about"], className="muted"), html.Dl(rows)],
+        [html.Summary([html.Code(table["name"]), what]), html.P(table["about"], className="muted"), html.Dl()],
         className="sql-table",
+        **{"data-table": table["name"], "data-dialect": dialect},  # type: ignore[arg-type]
     )
