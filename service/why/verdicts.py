@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import os
 import sys
+from collections.abc import Sequence
 
 import msgspec
 
@@ -21,7 +22,7 @@ from service.settings import child_environment
 
 TIME_LIMIT_S = 120.0
 AT_ONCE = 1
-CHILD = "service.why.child"
+CHILD = (sys.executable, "-m", "service.why.child")
 MOST_DIFFERENCES = 12
 SAME, DIFFERENT, NOT_REPLAYABLE, UNAVAILABLE = "same", "different", "not_replayable", "unavailable"
 
@@ -54,11 +55,14 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class ReExecution:
-    """Runs at most AT_ONCE children; one for each server process."""
+    """Runs at most AT_ONCE children; one for each server process. `child` is the last one that was started."""
 
-    def __init__(self, time_limit_s: float = TIME_LIMIT_S, at_once: int = AT_ONCE, child: str = CHILD) -> None:
+    def __init__(
+        self, time_limit_s: float = TIME_LIMIT_S, at_once: int = AT_ONCE, arguments: Sequence[str] = CHILD
+    ) -> None:
         self._time_limit_s = time_limit_s
-        self._child = child
+        self._arguments = arguments
+        self.child: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Semaphore(at_once)
 
     async def verdict(self, database: str, run_id: str, fence: int) -> Verdict:
@@ -76,15 +80,14 @@ class ReExecution:
 
     async def _run(self, task: Task) -> Verdict:
         child = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            self._child,
+            *self._arguments,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
             env=child_environment(os.getpid()),
             start_new_session=True,
         )
+        self.child = child
         try:
             out, _ = await asyncio.wait_for(child.communicate(msgspec.json.encode(task)), self._time_limit_s)
         finally:
