@@ -36,7 +36,7 @@ def pages(made: Made, span: str = "") -> dict[str, tuple[str, str]]:
         "plan": (f"/dashboard/plan/{run}/{fence}", "#plan-lanes .ag-row"),
         "requests": (f"/dashboard/requests{query}", "#requests-grid .ag-row"),
         "request": (f"/dashboard/requests/{slow_run}/{slow}", "#request-plans .ag-row"),
-        "costs": (f"/dashboard/costs{query}", "#costs-grid .ag-row"),
+        "costs": (f"/dashboard/costs{query}", "#costs-maps"),
         "learning": (f"/dashboard/learning{query}", "main h1"),
         "policy": ("/dashboard/policy", "#policy-history .ag-row"),
         "sql": ("/dashboard/sql", "#sql-status"),
