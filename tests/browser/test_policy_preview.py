@@ -75,7 +75,7 @@ def test_a_preview_runs_beside_the_server_and_stays_at_its_address(page: Page, a
     result = page.locator("#preview-result")
     expect(result).to_contain_text("Against version 2: decode_age_price 0.4 → 0.2")
     expect(result.locator(".trust-words")).to_contain_text("really happened")
-    expect(result).to_contain_text("Under the draft: first token p50")
+    expect(result).to_contain_text("Under the draft: ")
     expect(result.get_by_role("columnheader")).to_contain_text(["really happened", "policy in force, simulated"])
     expect(page.locator("#preview-first-token .scatterlayer .trace")).to_have_count(3)
     assert (count(store, policy_versions), count(store, policy_attempts)) == before
@@ -88,6 +88,10 @@ def test_a_preview_runs_beside_the_server_and_stays_at_its_address(page: Page, a
     page.reload()
     expect(result).to_contain_text("Against version 2: decode_age_price 0.4 → 0.2")
     expect(field(page, "Token fairness")).to_have_value("32")
+    page.get_by_text("Earlier previews").click()
+    page.get_by_role("link", name="decode_age_price 0.4 → 0.2 (done)").click()
+    expect(field(page, "Token fairness")).to_have_value("16")
+    expect(result).to_contain_text("Against version 2: decode_age_price 0.4 → 0.2")
 
 
 def _use_a_point(page: Page) -> None:

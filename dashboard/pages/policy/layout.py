@@ -27,6 +27,7 @@ from dashboard.pages.policy.who import read_only_reason, who_field
 from scheduler.policy import PRESETS
 from service.control.guards import Guard
 from service.control.policy import PolicyVersion
+from service.control.preview.messages import PreviewStatus
 
 PRESET_WORDS = {
     "balanced": "balanced: the defaults",
@@ -38,12 +39,12 @@ TICK_MS = 2000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shown:
-    """What the page is made of. `guards` is None where there is no guard control; newest first, as `history` is."""
+    """What the page is made of. `guards` and `previews`: None where there is no such control; newest first."""
 
     current: PolicyVersion
     history: Sequence[PolicyVersion]
     guards: Sequence[Guard] | None
-    previews: bool
+    previews: Sequence[PreviewStatus] | None
     draft: AddressDraft
     preview_id: str | None
     trial: int | None
@@ -56,7 +57,7 @@ async def page(room: ControlRoom, search: str = "") -> Any:
         current=await room.control.current(),
         history=await room.control.history(HISTORY_LIMIT),
         guards=None if room.guards is None else await room.guards.history(TRIALS_LIMIT),
-        previews=room.previews is not None,
+        previews=None if room.previews is None else await room.previews.kept(),
         draft=draft_in(search),
         preview_id=preview_in(search),
         trial=trial_in(search),
@@ -84,7 +85,7 @@ def layout(shown: Shown) -> Any:
                 ],
                 className="policy-columns",
             ),
-            preview_panel(available=shown.previews, preview_id=shown.preview_id, blocked=blocked),
+            preview_panel(shown.previews, preview_id=shown.preview_id, blocked=blocked),
             html.H2("History"),
             grid(
                 ids.POLICY_HISTORY,
@@ -140,7 +141,9 @@ def _sidebar(shown: Shown, blocked: str) -> list[Any]:
                 ),
                 html.Div(id=ids.POLICY_DIFF, className="diff", role="status", **aria(live="polite")),
                 html.P("The address of this page holds the draft: send it to show it.", className="muted draft-hint"),
-                html.P(html.A(LINKS[shown.preview_id is not None], href="#preview")) if shown.previews else None,
+                html.P(html.A(LINKS[shown.preview_id is not None], href="#preview"))
+                if shown.previews is not None
+                else None,
                 who_field(ids.POLICY_ACTOR),
                 _note(ids.POLICY_NOTE),
                 html.Div(

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import dash_mantine_components as dmc
 from dash import dcc, html
 
-from dashboard.formatting import coefficient_label
+from dashboard.formatting import coefficient_label, utc
 from dashboard.markup import aria
 from dashboard.pages.policy import ids as here
+from dashboard.pages.policy.address import draft_text
 from dashboard.pages.policy.sweep_values import EXAMPLE, MAX_VALUES
+from dashboard.pages.policy.values import differences, show
+from dashboard.routing import POLICY_PATH, path_with
 from scheduler.policy import COEFFICIENTS
+from service.control.preview.messages import PreviewStatus
 
 DEFAULT_MINUTES = 10
 TICK_MS = 700
@@ -19,10 +24,13 @@ MAX_ENTRY = 40
 UNAVAILABLE = "This server has no simulator beside it, so that drafts cannot be tried on recorded traffic here."
 
 
-def preview_panel(*, available: bool, preview_id: str | None, blocked: str) -> Any:
-    """The section; `preview_id` is the one that the address names. `blocked`: why none may be started, or empty."""
+def preview_panel(kept: Sequence[PreviewStatus] | None, *, preview_id: str | None, blocked: str) -> Any:
+    """The section; `preview_id` is the one that the address names. `blocked`: why none may be started, or empty.
+
+    `kept`: earlier previews, newest first; None where there are no previews at all.
+    """
     head = html.H2("Try the draft on recorded traffic", id="preview")
-    if not available:
+    if kept is None:
         return html.Section([head, html.P(UNAVAILABLE, className="muted")], className="card preview")
     return html.Section(
         [
@@ -43,9 +51,28 @@ def preview_panel(*, available: bool, preview_id: str | None, blocked: str) -> A
             html.Div(id=here.PREVIEW_PROBLEM, role="alert", className="bad"),
             _progress(),
             html.Div(id=here.PREVIEW_RESULT),
+            *_earlier(kept),
         ],
         className="card preview",
     )
+
+
+def _earlier(kept: Sequence[PreviewStatus]) -> list[Any]:
+    if not kept:
+        return []
+    items = [html.Li(dcc.Link(_what(status), href=_address(status))) for status in kept]
+    return [html.Details([html.Summary("Earlier previews"), html.Ul(items)], className="earlier")]
+
+
+def _what(status: PreviewStatus) -> str:
+    changes = differences(status.request.running, status.request.draft)
+    draft = ", ".join(f"{c.coefficient.name} {show(c.before)} → {show(c.after)}" for c in changes) or "no difference"
+    return f"{utc(status.made_at)}, {status.by}: {draft} ({status.state})"
+
+
+def _address(status: PreviewStatus) -> str:
+    draft = draft_text(differences(status.request.running, status.request.draft))
+    return path_with(POLICY_PATH, draft=draft or None, preview=status.id)
 
 
 def _window(blocked: str) -> Any:
