@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from scheduler.capacity import DEFAULT_COMPLETION_TOKEN_CAPACITY, check_bounds
 from scheduler.catalog import Catalog
+from scheduler.errors import InvalidCatalog
 from scheduler.policy import PolicyConfig
 from scheduler.records import CompletionRecord, ExecutionTiming
 from scheduler.replay import decode, shapes_in
@@ -39,8 +41,21 @@ def warm_scheduler(checkpoint: bytes, policy: PolicyConfig) -> WarmStart:
 
 
 def cold_scheduler(shapes: tuple[GraphShape, ...], policy: PolicyConfig, request_slots: int) -> WarmStart:
-    """A scheduler over these shapes that has learned nothing. Raises InvalidCatalog."""
-    return WarmStart(RequestScheduler(Catalog(shapes), policy, request_slots), 0, 0)
+    """A scheduler over these shapes that has learned nothing. Raises InvalidCatalog.
+
+    Shapes that no scheduler can load are left out: whoever made them up did not run them.
+    """
+    widest = max(DEFAULT_COMPLETION_TOKEN_CAPACITY, *(shape.target_width for shape in shapes))
+    catalog = Catalog(shape for shape in shapes if _loads(shape, widest))
+    return WarmStart(RequestScheduler(catalog, policy, request_slots, completion_token_capacity=widest), 0, 0)
+
+
+def _loads(shape: GraphShape, widest: int) -> bool:
+    try:
+        check_bounds(shape, widest)
+    except InvalidCatalog:
+        return False
+    return True
 
 
 def known_durations(checkpoint: bytes) -> dict[GraphShape, int]:

@@ -79,28 +79,10 @@ def preview(engine: sa.Engine, request: PreviewRequest, progress: Progress) -> P
     chosen = choose(engine, request, 2 + len(points))
     recordings, costs = read_window(engine, chosen, progress)
     machine = machine_of(engine, chosen, recordings, costs)
-    began, done = time.monotonic(), itertools.count()
-    total = 2 + len(points)
-
-    def replayed(policy: PolicyConfig, words: str) -> Replayed:
-        start = next(done) / total
-        return replay(
-            recordings,
-            machine,
-            policy,
-            request.seed,
-            lambda share: progress(_READING_SHARE + (1 - _READING_SHARE) * (start + share / total), words),
-        )
-
-    of_running = replayed(running, "Replaying the policy in force")
-    of_draft = replayed(draft, "Replaying the draft") if draft != running else of_running
-    sweep = [
-        _point(
-            values, policy, of_draft if policy == draft else replayed(policy, _point_words(number, len(points))), draft
-        )
-        for number, ((values, _), policy) in enumerate(zip(points, policies, strict=True), 1)
-    ]
+    began = time.monotonic()
+    done = _replay_each(recordings, machine, (running, draft, *policies), request.seed, progress)
     seconds = time.monotonic() - began
+    of_running, of_draft = done[running], done[draft]
     recorded = figures_of([recording.seen for recording in recordings])
     versions = tuple(sorted(frozenset().union(*(recording.versions for recording in recordings))))
     same = _all_are(engine, versions, running)
@@ -122,10 +104,13 @@ def preview(engine: sa.Engine, request: PreviewRequest, progress: Progress) -> P
         simulator_error=errors_between(recorded, of_running.figures),
         recorded_under_running=same,
         sweep_axes=request.sweep.axes if request.sweep is not None else (),
-        sweep=sweep,
+        sweep=[
+            SweepPoint(values, done[policy].figures, policy == draft)
+            for (values, _), policy in zip(points, policies, strict=True)
+        ],
         notes=notes_of(chosen, recordings, costs, machine.survival is not None, (of_running, of_draft), same),
         seconds=round(seconds, 3),
-        plans=of_running.figures.plans + of_draft.figures.plans + sum(point.figures.plans for point in sweep),
+        plans=sum(of.figures.plans for of in done.values()),
     )
 
 
@@ -140,14 +125,30 @@ def sweep_points(
         yield values, {**draft, **dict(zip(names, values, strict=True))}
 
 
-def _point(
-    values: tuple[CoefficientValue, ...], policy: PolicyConfig, done: Replayed, draft: PolicyConfig
-) -> SweepPoint:
-    return SweepPoint(values, done.figures, policy == draft)
+def _replay_each(
+    recordings: Sequence[Recording],
+    machine: Machine,
+    policies: Sequence[PolicyConfig],
+    seed: int,
+    progress: Progress,
+) -> dict[PolicyConfig, Replayed]:
+    """Each distinct policy once. The first two are the policy in force and the draft."""
+    distinct = list(dict.fromkeys(policies))
+    done: dict[PolicyConfig, Replayed] = {}
+    for number, policy in enumerate(distinct):
+        words = (
+            "Replaying the policy in force"
+            if policy == policies[0]
+            else "Replaying the draft"
+            if policy == policies[1]
+            else f"Replaying the sweep, policy {number + 1} of {len(distinct)}"
+        )
 
+        def show(share: float, number: int = number, words: str = words) -> None:
+            progress(_READING_SHARE + (1 - _READING_SHARE) * (number + share) / len(distinct), words)
 
-def _point_words(number: int, points: int) -> str:
-    return f"Replaying point {number} of {points} of the sweep"
+        done[policy] = replay(recordings, machine, policy, seed, show)
+    return done
 
 
 def _all_are(engine: sa.Engine, versions: Sequence[int], running: PolicyConfig) -> bool:
