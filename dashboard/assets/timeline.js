@@ -95,7 +95,8 @@
         return same();
     };
 
-    helios.pauseTimeline = function (live, state) {
+    helios.pauseTimeline = function (live, state, now) {
+        if (query === null) query = now;
         if (state && state.query === query) shown = state;
         if (live && isFixed()) follow();
         if (!live && !isFixed() && shown && shown.since_ms !== undefined) show(shown.since_ms, shown.until_ms);

@@ -129,6 +129,7 @@ def _register_browser_side(app: dash.Dash) -> None:
         Output(ids.PAUSED, "data"),
         Input(ids.LIVE, "checked"),
         State(ids.STATE, "data"),
+        State(ids.QUERY, "data"),
         first_call=False,
     )
     in_browser(
