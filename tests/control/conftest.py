@@ -9,7 +9,9 @@ import types
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))  # tests import `trace_rows` by name
+sys.path.insert(0, str(pathlib.Path(__file__).parent))  # tests import `guard_bench` and `trace_rows` by name
+
+from guard_bench import Bench
 
 from scheduler.catalog import Catalog
 from scheduler.policy import PolicyConfig
@@ -123,3 +125,15 @@ def started_store(any_store, no_flags):
 @pytest.fixture
 def control(started_store, fake_engine):
     return PolicyControl(started_store, fake_engine.apply, apply_timeout_s=0.2, mark_pause_s=0.0)
+
+
+@pytest.fixture
+def bench(store, fake_engine, no_flags):
+    """On SQLite; what differs between the databases is tested on both."""
+    resolve_initial_policy(store, no_flags)
+    return Bench(store, fake_engine)
+
+
+@pytest.fixture
+def any_bench(started_store, fake_engine):
+    return Bench(started_store, fake_engine)
