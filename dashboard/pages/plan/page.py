@@ -101,7 +101,10 @@ def _title(plan: Row, before: int | None, behind: int | None) -> Any:
     )
 
 
-STEPS = {"previous": (["← Previous ", html.Kbd("[")], "["), "next": ([html.Kbd("]"), " Next →"], "]")}
+STEPS: dict[str, tuple[list[Any], str]] = {
+    "previous": (["← Previous ", html.Kbd("[")], "["),
+    "next": ([html.Kbd("]"), " Next →"], "]"),
+}
 
 
 def _step(which: str, run_id: str, fence: int | None) -> Any:
