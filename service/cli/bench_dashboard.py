@@ -41,7 +41,7 @@ COLUMNS: dict[str, str | None] = {
 @click.option("--database", help="A store that is there already, instead of making one; a run is added to it.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Each opens every page twice.")
 @click.option("--page", "only", multiple=True, help="Only pages whose name begins so; may be repeated.")
-@click.option("--chromium", help="The browser's program; else HELIOS_CHROMIUM, else what is installed.")
+@click.option("--chromium", help="The browser's program; else one on PATH.")
 @json_option
 def dashboard(
     plans: int, database: str | None, rounds: int, only: tuple[str, ...], chromium: str | None, as_json: bool

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 from service.load.errors import BrowserMissing
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-VARIABLE = "HELIOS_CHROMIUM"
 ARGUMENTS = (
     *("--no-sandbox", "--headless", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -23,11 +21,11 @@ _PLAYWRIGHT = "playwright.sync_api"
 @contextlib.contextmanager
 def launched(path: str | None = None) -> Iterator[Any]:
     """A Chromium, as Playwright's Browser; `path`: its program. Raises BrowserMissing."""
-    program = path or os.environ.get(VARIABLE) or next(filter(None, map(shutil.which, NAMES)), None)
+    program = path or next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
         raise BrowserMissing(
             f"no Chromium found as {', '.join(NAMES)}: install one (Debian: apt-get install chromium), or name its"
-            f" program with --chromium or {VARIABLE}"
+            " program with --chromium"
         )
     try:
         playwright = importlib.import_module(_PLAYWRIGHT)

@@ -14,6 +14,7 @@ from service.store.tables import plans, requests
 
 DRAWN = ".js-plotly-plot .main-svg"
 TILES = "#overview-tiles .tile"
+QUESTION = "SELECT kind, SUM(plans) AS plans, SUM(device_ms_sum) AS busy_ms FROM plan_minutes GROUP BY kind"
 
 
 def views(engine: sa.Engine) -> list[View]:
@@ -61,6 +62,7 @@ def views(engine: sa.Engine) -> list[View]:
             _typed(".number-field input", "17"),
             "#policy-diff",
         ),
+        _answered("sql", QUESTION),
     ]
 
 
@@ -97,6 +99,15 @@ def _changed(name: str, path: str, useful: str, acts: str, act: str, told: str) 
     return View(
         name, path, useful, useful, acts, f"window.heliosBefore = {text}; {act}", f"{text} && {text} !== heliosBefore"
     )
+
+
+def _answered(name: str, statement: str) -> View:
+    """The SQL page runs the statement of its address, and again at a click."""
+    path = f"/dashboard/sql?q={_quoted(statement)}"
+    grid = "#sql-grid .ag-row"
+    said = "document.querySelector('#sql-status').textContent"
+    drawn = f"!{said}.startsWith('Running') && document.querySelector({json.dumps(grid)})"
+    return View(name, path, "#sql-statement", grid, "run again", click("#sql-run"), drawn)
 
 
 def _typed(selector: str, value: str) -> str:

@@ -27,7 +27,6 @@ def test_a_row_has_medians_and_maxima_of_cold_and_warm() -> None:
 
 def test_without_a_browser_it_says_what_to_install(helios: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(browser_module, "NAMES", ("no-such-browser",))
-    monkeypatch.delenv("HELIOS_CHROMIUM", raising=False)
     answer = helios("bench", "dashboard", "--plans", 2000)
     assert answer.exit_code == 1
     assert "install one" in answer.output
