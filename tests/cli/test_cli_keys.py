@@ -6,6 +6,7 @@ import json
 import pathlib
 
 import pytest
+import requests
 
 from service.credentials.key_ring import KeyRing
 from service.settings import server_key
@@ -73,3 +74,21 @@ def test_a_mistake_is_one_line_with_exit_2(helios, file, command, more, words):
 def test_commands_show_the_key_of_the_environment():
     assert server_key({"HELIOS_KEY": " k\n"}) == "k"
     assert server_key({}) == ""
+
+
+def test_a_call_of_the_server_carries_the_key_and_a_refusal_says_what_to_do(helios, monkeypatch):
+    seen = []
+
+    def answer(self, method, url, **options):
+        seen.append(options["headers"])
+        refused = requests.Response()
+        refused.status_code = 401
+        refused._content = b'{"status": 401, "code": "invalid_api_key", "detail": "x"}'
+        return refused
+
+    monkeypatch.setattr(requests.Session, "request", answer)
+    result = helios("policy", "show", "--server", "http://127.0.0.1:1", env={"HELIOS_KEY": "the-key"})
+    assert seen == [{"Authorization": "Bearer the-key"}]
+    assert result.exit_code == 1
+    assert "$HELIOS_KEY" in result.stderr
+    assert "the-key" not in result.output
