@@ -11,6 +11,8 @@ import asyncio
 import concurrent.futures
 import contextlib
 import contextvars
+import os
+import threading
 from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
 
@@ -21,7 +23,8 @@ from service.store.read_limits import ReadLimit, limited
 
 Result = TypeVar("Result")
 
-THREADS = 4
+THREADS = 2
+NICENESS = 10
 WAITING = 32
 PATIENCE_S = 5.0
 LIMIT_S = 10.0
@@ -39,7 +42,9 @@ class Reads:
         limit_s: float = LIMIT_S,
     ) -> None:
         """At most `threads` run and `waiting` wait, each for `patience_s`; one query reads for `limit_s`."""
-        self._threads = concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix="helios-view")
+        self._threads = concurrent.futures.ThreadPoolExecutor(
+            threads, thread_name_prefix="helios-view", initializer=_give_way
+        )
         self._places = asyncio.Semaphore(threads)
         self._may_wait = waiting
         self._patience_s = patience_s
@@ -84,6 +89,12 @@ class Reads:
             raise TooManyReads(busy) from error
         finally:
             self._waiting -= 1
+
+
+def _give_way() -> None:
+    """Lowers this thread's priority, which on Linux is a thread's own: tokens come first, and then the event loop."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 
 async def _until_stopped(limit: ReadLimit, task: asyncio.Future[Result]) -> None:

@@ -216,5 +216,5 @@ def _table_entry(table: Mapping[str, Any], dialect: str) -> Any:
     return html.Details(
         [html.Summary([html.Code(table["name"]), what]), html.P(table["about"], className="muted"), html.Dl()],
         className="sql-table",
-        **{"data-table": table["name"], "data-dialect": dialect},  # type: ignore[arg-type]
+        **{"data-table": table["name"], "data-dialect": dialect},
     )
