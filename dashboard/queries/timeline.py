@@ -23,7 +23,7 @@ from service.store.engines import read_transaction
 from service.store.tables import engine_runs, plan_minutes, plans, requests
 
 NEWEST_PLANS = 200
-SINGLE_PLANS = 2500
+SINGLE_PLANS = 1500
 SCANNED = 40_000
 LONGEST_ROWS = 100
 NEWEST_LOOKED_AT = 3

@@ -14,7 +14,7 @@ from dashboard.timeline_records import Filters, Span, from_us, to_us
 from service.store.partitions import RECORDED_ON, UNNAMED_DAY, has_days, utc_day
 from service.store.tables import plan_minutes, plans
 
-MOST_BINS = 400
+MOST_BINS = 300
 MOST_MARKS = 4000
 MINUTE_US = 60_000_000
 IDLE = "idle"

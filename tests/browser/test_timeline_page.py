@@ -51,7 +51,7 @@ def add_plan(store: sa.Engine, **changes: object) -> int:
 def drawn(page: Page, trace: str = "plans") -> list[str]:
     """The ids of a trace's marks."""
     found: list[str] = page.evaluate(
-        f"(uid) => {PLOT}.data.filter((trace) => trace.uid === uid).flatMap((trace) => trace.ids)", trace
+        f"(uid) => {PLOT}.data.filter((trace) => trace.uid.startsWith(uid)).flatMap((trace) => trace.ids)", trace
     )
     return found
 
@@ -253,7 +253,7 @@ def test_many_plans_are_bins_with_their_extremes_and_a_bin_leads_closer(
     span = f"?since={filled.first_at:%Y-%m-%dT%H:%M:%SZ}&until={until:%Y-%m-%dT%H:%M:%SZ}"
     with serve(store, fake_engine) as address:
         open_timeline(page, address, span)
-        expect(page.locator(SHOWN)).to_contain_text(re.compile("3,000 plans in [0-9]+ bins of 50 ms"))
+        expect(page.locator(SHOWN)).to_contain_text(re.compile("3,000 plans in [0-9]+ bins of [0-9]+ ms"))
         expect(page.locator(SHOWN)).to_contain_text("The longest of all took 5,000 ms")
         assert f"{run}/{fence}" in drawn(page, "longest")
         marks = page.evaluate(f"{PLOT}.data.map((trace) => trace.ids.length).reduce((a, b) => a + b)")

@@ -291,7 +291,7 @@ def test_the_newest_mark_changes_with_what_is_new(store: sa.Engine) -> None:
 
 
 def test_a_full_picture_needs_at_most_five_thousand_marks(store: sa.Engine) -> None:
-    filled = fill_store(store, plans=2400, requests=40)
+    filled = fill_store(store, plans=1500, requests=40)
     for span in (None, whole(filled)):
         picture = read_picture(store, span, Filters(), "kind", filled.last_at)
         figure = timeline_figure(picture, "kind", filled.last_at.timestamp() * 1e3)
