@@ -19,7 +19,9 @@ from service.store.tables import engine_runs, plan_minutes, plans, requests, tra
 from service.store.types import UtcDateTime
 
 MOST_GAPS = 100_000
-"""About so many gaps are looked at. Where there are more, each n-th request stands for the others."""
+"""About so many gaps are looked at. Where there are more, one of n requests stands for the others: not each n-th, since
+requests of two kinds may take turns, but the one whose place, multiplied by a number and divided by a prime, says so.
+"""
 LONGEST_REQUEST = dt.timedelta(hours=1)
 """Requests that arrived longer before a span are not looked for in it."""
 QUIET_S = 5.0
@@ -55,14 +57,14 @@ _GAPS = """
                 e.started_monotonic_ns - e.started_wall_ns + :since_ns AS from_ns,
                 e.started_monotonic_ns - e.started_wall_ns + :until_ns AS to_ns,
                 ROW_NUMBER() OVER (ORDER BY r.arrived_at, r.run_id, r.request_id) AS place
-            FROM requests r JOIN engine_runs e ON e.run_id = r.run_id
+            FROM requests r{by_arrival} JOIN engine_runs e ON e.run_id = r.run_id
             WHERE r.arrived_at >= :earliest AND r.arrived_at < :until AND r.first_output_at < :until
                 AND (r.finished_at IS NULL OR r.finished_at >= :since) AND r.run_id IN :runs
-        ) AS running WHERE place % :stride = 0
+        ) AS running WHERE place * 40503 % 65521 % :stride = 0
     ), published AS (
         SELECT l.run_id, l.request_id, l.published_ns,
             LAG(l.published_ns) OVER (PARTITION BY l.run_id, l.request_id ORDER BY l.published_ns) AS before_ns
-        FROM chosen c JOIN plan_lanes l ON l.request_id = c.request_id AND l.run_id = c.run_id
+        FROM chosen c JOIN plan_lanes l{by_request} ON l.request_id = c.request_id AND l.run_id = c.run_id
         WHERE l.published_ns >= c.from_ns AND l.published_ns < c.to_ns{days}
     ), last AS (
         SELECT run_id, request_id, MAX(published_ns) AS last_ns FROM published GROUP BY run_id, request_id
@@ -80,6 +82,11 @@ _WAITED = {
         " + CAST(substr(ended_at, 21, 6) AS integer) - CAST(substr(arrived_at, 21, 6) AS integer)) / 1000.0"
     ),
     "postgresql": "CAST(EXTRACT(EPOCH FROM ended_at - arrived_at) * 1000 AS double precision)",
+}
+# SQLite without statistics would look for each request's lanes among all lanes of its run.
+_INDEXES = {
+    "sqlite": {"by_arrival": " INDEXED BY ix_requests_newest", "by_request": " INDEXED BY ix_plan_lanes_request"},
+    "postgresql": {"by_arrival": "", "by_request": ""},
 }
 
 
@@ -171,7 +178,8 @@ def _inter_token_p99(
 ) -> Measure:
     times = {"since": since, "until": until, "earliest": since - LONGEST_REQUEST}
     numbers = {"since_ns": _ns(since), "until_ns": _ns(until), "stride": stride}
-    return _p99(connection, _GAPS.format(days=_days(connection, since, until)), runs, times, numbers)
+    samples = _GAPS.format(days=_days(connection, since, until), **_INDEXES[connection.dialect.name])
+    return _p99(connection, samples, runs, times, numbers)
 
 
 def _p99(
