@@ -6,6 +6,8 @@
     durations                                    -> true durations of plans: noise, drift, a wrong capture, context
     acceptance               CSV text            -> Survival: how many drafts of a round are accepted
     machine.simulate(batcher, workload, ...)     -> SimulationResult
+    recorded                 recorded samples    -> the same durations, host times and acceptance, taken again
+    warm                     a recorded state    -> a scheduler that starts with what a real one had learned
     metrics.summary(result, limits)              -> the figures, as plain JSON values
 
 A `batcher.Batcher` decides what runs: scheduler.RequestScheduler, or a baseline from scheduler.simulation.baselines.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -19,6 +20,8 @@ from service.store import traffic
 from service.store.traffic import RecordedLane, RecordedPlan, RecordedRequest, RecordedRun
 
 LONGEST_HOST_NS = 1_000_000_000
+DEFAULT_SLOTS = 64
+FOREVER_NS = 1 << 62
 LEARNED = "learned"
 
 
@@ -111,7 +114,7 @@ def read_piece(engine: sa.Engine, run: RecordedRun, piece: Piece, costs: Costs) 
     reading.finish()
     checkpoint = traffic.checkpoint_before(engine, run, fences[0])
     specs = traffic.read_admissions(engine, run, fences)
-    comers = tuple(_comers(requests, specs, done, since_ns))
+    comers = tuple(_comers(requests, specs, done, since_ns, slots_of(run)))
     return Recording(
         since_ns,
         until_ns,
@@ -261,8 +264,9 @@ def _comers(
     specs: Mapping[str, Mapping[str, Any]],
     done: Mapping[str, tuple[int, int]],
     since_ns: int,
+    slots: int,
 ) -> Iterable[Comer]:
-    hop_ns = _usual_hop_ns(requests)
+    hop_ns = _usual_hop_ns(requests) if most_at_once(requests) > slots else LONGEST_HOST_NS
     for request in requests:
         if request.finish_reason is not None and not request.output_tokens:
             continue
@@ -277,6 +281,20 @@ def _comers(
         own = (request.admitted_ns or request.arrived_ns) - request.arrived_ns - request.tokenize_ns
         before_ns = request.tokenize_ns + min(max(0, own), hop_ns)
         yield Comer(spec, group_of(request), request.arrived_ns + before_ns, before_ns, max(1, total), False)
+
+
+def slots_of(run: RecordedRun) -> int:
+    """Request slots of the run's scheduler."""
+    slots = run.settings.get("request_slots")
+    return slots if isinstance(slots, int) and slots > 0 else DEFAULT_SLOTS
+
+
+def most_at_once(requests: Sequence[RecordedRequest]) -> int:
+    """How many requests were open at the same time, at the most."""
+    events = sorted(
+        event for request in requests for event in ((request.arrived_ns, 1), (request.finished_ns or FOREVER_NS, -1))
+    )
+    return max(itertools.accumulate((change for _, change in events), initial=0))
 
 
 def _usual_hop_ns(requests: Sequence[RecordedRequest]) -> int:

@@ -30,7 +30,7 @@ from scheduler.simulation.workload import Arrival, Workload
 from service.control.preview.errors import NothingRecorded
 from service.control.preview.messages import Figures, PreviewRequest, PreviewResult, Sweep, SweepPoint, Window
 from service.control.preview.observed import EXPLORING, Seen, errors_between, figures_of
-from service.control.preview.recording import Comer, Costs, Recording, WaitList, read_piece, shape_of
+from service.control.preview.recording import Comer, Costs, Recording, WaitList, read_piece, shape_of, slots_of
 from service.control.preview.window import Chosen, choose
 from service.control.preview.words import notes_of
 from service.store.traffic import mean_device_ns, policy_values
@@ -186,14 +186,13 @@ def machine_of(engine: sa.Engine, chosen: Chosen, recordings: Sequence[Recording
                 continue
     missing = [shape for shape in shapes if shape not in costs.shapes]
     guessed = estimate_by_neighbours(known, [shape for shape in missing if shape not in known])
-    slots = chosen.run.settings.get("request_slots")
     return Machine(
         shapes,
         {shape: ShapeSamples(s.started_ns, s.durations_ns, s.contexts) for shape, s in costs.shapes.items()},
         {shape: known.get(shape) or guessed.get(shape) or max(known.values()) for shape in missing},
         _host_samples(costs),
         survival_of(costs.offered, costs.accepted, "recorded"),
-        slots if isinstance(slots, int) and slots > 0 else 64,
+        slots_of(chosen.run),
         any(shape.kind is GraphKind.TERMINAL_SNAPSHOT for shape in shapes),
     )
 
