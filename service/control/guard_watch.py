@@ -43,6 +43,8 @@ PATIENCE_S = 30.0
 """How long after the end of a trial its last records and a missing engine are waited for."""
 LONGEST_STEP_S = 2 * LONGEST_PAUSE_S
 """Between two looks: beyond this nobody watched meanwhile."""
+FIRST_LOOK_S = 5.0
+"""After its opening a guard counts as watched until the first look, which comes at once."""
 CLOCK_STEP_S = 2.0
 WATCHED_SHARE = 0.5
 """Of the trial that must have been watched."""
@@ -99,7 +101,7 @@ class GuardWatch:
                 if str(error) != complaint:
                     complaint = str(error)
                     _log.warning("the guarded policy could not be looked at: %s", complaint)
-            took = self._steady_s() - began
+            took = 0.0 if self._last is None else self._steady_s() - began
             await asyncio.sleep(min(max(EVERY_S, SHARE * took), LONGEST_PAUSE_S))
 
     async def step(self) -> None:
@@ -156,7 +158,9 @@ class GuardWatch:
         last, steady_s = self._last, self._steady_s()
         self._last = Look(guard.version, steady_s, now) if ready else None
         if last is None or last.version != guard.version:
-            return evidence
+            since_s = (now - guard.opened_at).total_seconds()
+            first = guard.evidence.checked_at is None and 0 <= since_s <= FIRST_LOOK_S
+            return dataclasses.replace(evidence, watched_s=since_s) if first else evidence
         passed_s = steady_s - last.steady_s
         if abs((now - last.wall).total_seconds() - passed_s) > CLOCK_STEP_S:
             evidence = with_problem(evidence, CLOCK_STEPPED)

@@ -89,7 +89,7 @@ def test_a_trial_that_holds_keeps_its_version(helios):
     with traffic(helios):
         _, guard = opened(
             helios,
-            0.04,
+            0.05,
             first_token_p99={"absolute": 1e6, "samples": 3},
             inter_token_p99={"absolute": 1e6, "samples": 3},
             throughput={"absolute": 0.001, "samples": 3},
