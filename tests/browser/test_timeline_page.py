@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from factories import FilledStore, fill_store
+from million import Million
 from playwright.sync_api import Page, expect
 
 from dashboard.ids import STATUS_BANNER
@@ -264,6 +265,19 @@ def test_many_plans_are_bins_with_their_extremes_and_a_bin_leads_closer(
         expect(page.locator(SHOWN)).to_contain_text("plans, committed from")
         assert drawn(page)
         page.goto("about:blank")
+
+
+def test_one_plan_of_five_seconds_among_a_million_is_a_mark_that_leads_to_it(
+    page: Page, million: Million, million_address: str
+) -> None:
+    run, fence = million.made.outlier
+    open_timeline(page, million_address, "?last=7d")
+    expect(page.locator(SHOWN)).to_contain_text(re.compile("[0-9,]+ plans in [0-9]+ bins of"))
+    assert f"{run}/{fence}" in drawn(page, "longest")
+    assert page.evaluate(f"{PLOT}.data.map((trace) => trace.ids.length).reduce((a, b) => a + b)") <= 5000
+    expect(page.locator(SHOWN)).to_contain_text(f"plan {fence}")
+    page.locator(SHOWN).get_by_role("link", name=f"plan {fence}").click()
+    expect(page.locator("h1")).to_contain_text(f"Plan {fence:,}")
 
 
 def test_a_time_without_plans_says_so_and_keeps_its_controls(page: Page, address: str) -> None:
