@@ -94,7 +94,6 @@ class Mode:
 _WAYS = (
     Mode("ordinary"),
     Mode("fixed", "none", fixed=True),
-    Mode("fixed-host", "host", fixed=True),
     Mode("adaptive-none", "none"),
     Mode("adaptive-host", "host"),
     Mode("adaptive-device", "device"),
