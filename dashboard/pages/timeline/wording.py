@@ -18,6 +18,7 @@ from dashboard.timeline_records import Filters, Picture, PlanRow, from_us
 
 MOST_EVENTS = 8
 PHASE_WORDS = {"waiting": "waits", "prompt": "prompt is read", "answer": "answers"}
+BINS_WORDS = "A bar is as high as its share of the time; below, dots are the longest plans, diamonds the longest gaps."
 ENDED_WORDS = "failed, abandoned or lost"
 
 
@@ -138,6 +139,8 @@ def legend(picture: Picture, by: str) -> list[Any]:
     if picture.binned is None:
         entries.append(html.Span([html.Span(className="swatch faint"), " still running"], className="legend-entry"))
         entries.append(html.Span([html.Span(className="swatch hatched"), f" {ENDED_WORDS}"], className="legend-entry"))
+    else:
+        entries.append(html.Span(BINS_WORDS))
     if picture.events.holes:
         entries.append(_swatch("missing in the trace", HOLE_COLOUR))
     if picture.lives.lives:
