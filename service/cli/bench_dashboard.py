@@ -62,7 +62,7 @@ def dashboard(
                 if not chosen:
                     fail("no page's name begins so")
                 with served_store(folder, url) as address, progress_bar("opening", rounds * len(chosen)) as show:
-                    samples = measure(browser, address, chosen, rounds, show)
+                    samples, problems = measure(browser, address, chosen, rounds, show)
         except (LoadError, StoreError, InvalidDatabaseUrl) as error:
             fail(str(error), 1)
     document = {
@@ -71,6 +71,7 @@ def dashboard(
         "store_made_s": made_s,
         "rounds": rounds,
         "rows": rows(chosen, samples),
+        "problems": problems,
     }
     if as_json:
         print_json(document)
@@ -100,6 +101,8 @@ def print_report(document: dict[str, Any]) -> None:
         click.echo(f"{document['plans']:,} plans, made in {document['store_made_s']} s")
     click.echo("ms: median / maximum")
     print_table(tuple(COLUMNS), [_cells(row) for row in document["rows"]])
+    for problem in document["problems"].values():
+        click.echo(f"not measured in some round: {problem}", err=True)
 
 
 def _cells(row: dict[str, Any]) -> dict[str, str]:

@@ -53,7 +53,7 @@ def views(engine: sa.Engine) -> list[View]:
         _spanned("requests, hour", "/dashboard/requests?last=1h", "#requests-grid .ag-row", "6h"),
         _changed("request", request_path, "#request-plans .ag-row", "all requests", click(".crumbs a"), "main h1"),
         _spanned("costs, day", "/dashboard/costs?last=24h", "#costs-grid .ag-row", "6h"),
-        _spanned("learning, day", "/dashboard/learning?last=24h", f"main {DRAWN}", "6h"),
+        _spanned("learning, day", "/dashboard/learning?last=24h", "main h1", "6h"),
         _changed(
             "policy",
             "/dashboard/policy",

@@ -56,19 +56,25 @@ def click(selector: str) -> str:
 
 def measure(
     browser: Any, address: str, views: Sequence[View], rounds: int, show: Callable[[int], None]
-) -> list[Sample]:
-    """Every view cold and then warm, `rounds` times. Raises PageNotShown; `show` is told of each finished view."""
+) -> tuple[list[Sample], dict[str, str]]:
+    """Every view cold and then warm, `rounds` times, and by name what a page did not do in time.
+
+    `show` is told how many views are done.
+    """
     samples: list[Sample] = []
+    problems: dict[str, str] = {}
     for done in range(rounds):
         for number, view in enumerate(views, 1):
             context = browser.new_context(viewport=VIEWPORT, locale="en-US")
             context.set_default_timeout(PATIENCE_MS)
             try:
                 samples += [_once(context, address, view, warm=warm) for warm in (False, True)]
+            except PageNotShown as error:
+                problems[view.name] = str(error)
             finally:
                 context.close()
             show(done * len(views) + number)
-    return samples
+    return samples, problems
 
 
 def _once(context: Any, address: str, view: View, *, warm: bool) -> Sample:
@@ -130,10 +136,12 @@ def _timed(act: str, drawn: str) -> str:
 
 
 def rows(views: Sequence[View], samples: Sequence[Sample]) -> list[dict[str, Any]]:
-    """One row a view: medians and maxima in ms, cold and warm."""
+    """One row for each view that was measured: medians and maxima in ms, cold and warm."""
     found = []
     for view in views:
         row: dict[str, Any] = {"page": view.name, "interaction": view.acts}
+        if not any(sample.name == view.name for sample in samples):
+            continue
         for state, warm in (("cold", False), ("warm", True)):
             own = [sample for sample in samples if sample.name == view.name and sample.warm == warm]
             for name in ("first_paint", "useful", "complete"):
