@@ -25,12 +25,13 @@ from service.store.queries import list_plans
 
 MOST_KEPT = 20
 MOST_WAITING = 3
+STARTING = "Starting; it runs when the server leaves the processor alone"
 MODULE = "service.control.preview.process"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one preview's process. `niceness`: 19 runs only when nobody else wants the processor; 0 as everybody."""
+    """Of one preview's process. `niceness`: 19 has next to nothing where others want the processor; 0 as everybody."""
 
     niceness: int = 19
     memory_bytes: int = 3 << 30
@@ -114,7 +115,7 @@ class Previews:
                     id=folder.id,
                     state="queued",
                     progress=0.0,
-                    message="Waits for its turn" if waits else "Starting",
+                    message="Waits for its turn" if waits else STARTING,
                     request=request,
                     made_at=dt.datetime.now(dt.UTC),
                     by=by,

@@ -7,24 +7,19 @@ import os
 import pathlib
 import resource
 
-LOWEST = 19
 _AUTOGROUP = pathlib.Path("/proc/self/autogroup")
 
 
 def give_way(niceness: int, memory_bytes: int) -> None:
     """This process runs when others leave the processor alone, and gets no more than so much address space.
 
-    At niceness 19 it also asks for the idle class, which Linux schedules behind every other process. Where Linux groups
-    the processes of a session, only the session's own niceness counts between sessions, so that whoever starts this
-    process gives it one.
+    Where Linux groups the processes of a session, only the session's own niceness counts between sessions, so that
+    whoever starts this process gives it one. The idle class would stand still for minutes where every core is busy.
     """
     with contextlib.suppress(OSError):
         os.nice(niceness)
     if os.getsid(0) == os.getpid():
         with contextlib.suppress(OSError):
             _AUTOGROUP.write_text(str(niceness))
-    if niceness >= LOWEST and hasattr(os, "SCHED_IDLE"):
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
