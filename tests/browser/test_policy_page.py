@@ -86,7 +86,7 @@ def test_a_change_becomes_a_version_and_reaches_the_engine_once(
     assert [version for version, _ in fake_engine.applied] == [3]
     assert fake_engine.applied[0][1]["decode_age_price"] == 0.7
     page.get_by_role("link", name="Plans chosen under version 3").click()
-    expect(page.locator("#timeline-empty")).to_contain_text("No plan was chosen under policy version 3 yet")
+    expect(page.locator("#timeline-filter-note")).to_contain_text("Only plans of policy version 3")
 
 
 def test_a_bad_value_shows_its_message_and_changes_nothing(
