@@ -20,7 +20,9 @@ _HARMLESS = ("random", "clock_timestamp", "timeofday", "gen_random_uuid")
 """Volatile functions that change nothing and tell nothing."""
 _OPEN_NAMES = frozenset({"pg_typeof", "pg_column_size"})
 _CLOSED = re.compile(
-    r"pg_.*|current_setting|(query|cursor|table|schema|database)_to_xml.*|ts_stat|ts_rewrite", re.DOTALL
+    r"pg_.*|current_setting|(query|cursor|table|schema|database)_to_xml.*|ts_stat|ts_rewrite"
+    r"|crosstab.*|connectby|xpath_table",  # of extensions
+    re.DOTALL,
 )
 _READER_SINCE = 140_000
 _COMMENT_MARK = re.compile(r"/\*|\*/")
@@ -72,12 +74,15 @@ def _tokens(statement: str) -> Iterator[tuple[str, str, int, int]]:
 
     A quoted name is given as the server reads it, any other name in small letters.
     """
-    end = 0
+    end, follows_escaped = 0, False
     while end < len(statement):
         start = end
         match = _TOKEN.match(statement, start)
         assert match is not None, "any character is a token"
         kind, text, end = match.lastgroup, match[0], match.end()
+        if follows_escaped and text[0] == "'":  # the server would go on with backslashes that escape, unlike here
+            raise StatementError("an E'…' text that goes on in another line is not read here; write it as one", start)
+        follows_escaped = kind == "escaped" or (follows_escaped and kind in ("space", "comment"))
         if kind == "comment":
             end = _comment_end(statement, start)
         elif kind == "unicode":

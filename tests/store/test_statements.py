@@ -76,6 +76,8 @@ ON_POSTGRESQL = (
     'SELECT "pg_sleep" /* one */ -- two\n (60)',
     "SELECT pg_catalog.pg_sleep(60)",
     'SELECT U&"\\0070g_sleep"(60)',
+    "SELECT E'a'\n'\\' || ', pg_sleep(60) --'",
+    "SELECT E'a'-- one\n\t'\\' || ', rolpassword FROM pg_authid --'",
     "SELECT pg_terminate_backend(1)",
     "SELECT pg_advisory_lock(1)",
     "SELECT pg_notify('a', 'b')",
@@ -138,6 +140,7 @@ def test_a_statement_has_no_right_but_reading(postgresql_url):
     [
         ("SELECT 'pg_sleep(1)', $q$ pg_sleep(1); $q$, E'it\\'s -- ', U&'\\0061' /* pg_sleep /* nested */ (1) */",
          [("pg_sleep(1)", " pg_sleep(1); ", "it's -- ", "a")]),
+        ("SELECT 'a'\n'b', E'\\'' || 'c'", [("ab", "'c")]),
         ("SELECT 1 AS a, 2 AS a; -- the end", [(1, 2)]),
         ("VALUES (1), (2) ;;", [(1,), (2,)]),
         ("WITH a AS (SELECT 3 AS b) SELECT b FROM a ORDER BY b", [(3,)]),
