@@ -110,12 +110,14 @@ def close_guard(
     now: dt.datetime,
     evidence: Evidence | None = None,
 ) -> bool:
-    """Whether this call was the one that closed it."""
+    """Whether this call closed it. One that is decided against, but not yet rolled back, cannot hold."""
     values: dict[str, Any] = {"state": state, "reason": audited_text(reason, MAX_REASON), "decided_at": now}
     values |= {"watcher": None, "lease_ends_at": None}
     if evidence is not None:
         values["evidence"] = evidence.as_dict()
-    open_one = (_guards.version == version, _guards.state == "watching")
+    open_one = [_guards.version == version, _guards.state == "watching"]
+    if state == "held":
+        open_one.append(_guards.reason == "")
     return bool(connection.execute(policy_guards.update().where(*open_one).values(**values)).rowcount)
 
 

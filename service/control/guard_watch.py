@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from scheduler.errors import InvalidPolicy
-from service.control.errors import ChangeInProgress, ControlError, EngineDidNotAnswer, StalePolicy
+from service.control.errors import ChangeInProgress, ControlError, EngineDidNotAnswer, NoGuard, StalePolicy
 from service.control.evidence import measure, missing_trace, stored_until
 from service.control.guard_rows import (
     close_guard,
@@ -221,8 +221,8 @@ class GuardWatch:
                 await self._control.carry_out(proposal)
             else:
                 await self._control.restore(proposal)
-        except StalePolicy:
-            return  # somebody replaced it, and that closed the guard
+        except (NoGuard, StalePolicy):
+            return  # somebody ended the guard, or replaced the version, which ends it too
         except (EngineError, EngineDidNotAnswer):
             await self._control.restore(proposal)
         except ChangeInProgress:

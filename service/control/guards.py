@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from scheduler.errors import InvalidPolicy
 from service.control.checks import checked_actor, checked_note, checked_version
-from service.control.errors import InvalidChange, NoGuard
+from service.control.errors import ControlError, InvalidChange, NoGuard
 from service.control.evidence import read_measures
 from service.control.guard_rows import close_guard, find_guard, list_guards, watching_guard
 from service.control.guard_terms import (
@@ -44,8 +44,8 @@ from service.control.guard_terms import (
     judge,
     limits_from,
 )
-from service.control.proposals import Proposal
-from service.control.versions import lock_versions, record_attempt
+from service.control.proposals import ABANDONED_AFTER, Proposal, check_none_waits, outcome_of
+from service.control.versions import lock_versions, record_attempt, refuse_pending
 from service.store.engines import read_transaction, write_transaction
 
 if TYPE_CHECKING:
@@ -127,8 +127,9 @@ class GuardControl:
     async def end(self, *, expected_version: int, rollback: bool = False, actor: str, note: str = "") -> Guard:
         """Ends the watching guard and keeps its version or, with `rollback`, restores the values before it.
 
-        Returns the guard as it ended. Raises NoGuard when none watches version `expected_version`, and what
-        PolicyControl.rollback raises.
+        Returns the guard as it ended. Raises NoGuard when none watches version `expected_version`, ChangeInProgress
+        while another change, such as the guard's own rollback, waits for the engine, and what PolicyControl.rollback
+        raises.
         """
         expected = checked_version("expected_version", expected_version)
         who, why = checked_actor(actor), checked_note(note)
@@ -162,14 +163,23 @@ class GuardControl:
         request = {"end_guard": version, "note": note}
         with write_transaction(engine) as connection:
             lock_versions(connection)
-            reason = f"ended by {actor}, who kept the version" + (f": {note}" if note else "")
-            closed = close_guard(connection, version, "ended", reason, now)
-            why = "" if closed else f"no guard watches version {version}"
-            record_attempt(connection, "ended" if closed else "invalid", why, request, actor, now)
-            guard = find_guard(connection, version)
-        if not closed or guard is None:
-            raise NoGuard(f"no guard watches policy version {version}")
-        return guard
+            refuse_pending(connection, before=now - ABANDONED_AFTER)
+            try:
+                guard = watching_guard(connection)
+                if guard is None or guard.version != version:
+                    raise NoGuard(f"no guard watches policy version {version}")
+                check_none_waits(connection)
+            except ControlError as error:
+                failure: ControlError = error
+                record_attempt(connection, outcome_of(error), str(error), request, actor, now)
+            else:
+                reason = f"ended by {actor}, who kept the version" + (f": {note}" if note else "")
+                close_guard(connection, version, "ended", reason, now)
+                record_attempt(connection, "ended", "", request, actor, now)
+                closed = find_guard(connection, version)
+                assert closed is not None, "guards are never deleted"
+                return closed
+        raise failure
 
     def _read(self, query: Callable[..., T], *arguments: Any) -> T:
         with read_transaction(self._policy.store) as connection:

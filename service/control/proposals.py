@@ -16,6 +16,7 @@ from service.control.errors import (
     ControlError,
     GuardWatches,
     InvalidGuard,
+    NoGuard,
     StalePolicy,
     UnknownVersion,
     UnreadablePolicy,
@@ -106,8 +107,8 @@ def open_change(engine: sa.Engine, proposal: Proposal, withdrawn: Iterable[int],
     than ABANDONED_AFTER belongs to a process that died, and is refused. Every outcome but success leaves a row in
     the audit, in the same transaction.
 
-    Raises StalePolicy, ChangeInProgress, GuardWatches, InvalidGuard (a guarded change that changes nothing),
-    UnknownVersion, NoPolicy, UnreadablePolicy, StoreError.
+    Raises StalePolicy, ChangeInProgress, GuardWatches, InvalidGuard (a guarded change that changes nothing), NoGuard (a
+    decision of a guard that was ended meanwhile), UnknownVersion, NoPolicy, UnreadablePolicy, StoreError.
     """
     with write_transaction(engine) as connection:
         lock_versions(connection)
@@ -119,7 +120,7 @@ def open_change(engine: sa.Engine, proposal: Proposal, withdrawn: Iterable[int],
             _check_turn(connection, proposal, current, config)
         except ControlError as error:
             failure: ControlError = error
-            record_attempt(connection, _outcome(error), str(error), proposal.request(), proposal.actor, now)
+            record_attempt(connection, outcome_of(error), str(error), proposal.request(), proposal.actor, now)
         else:
             if config == current.config:
                 record_attempt(connection, "unchanged", "", proposal.request(), proposal.actor, now)
@@ -155,7 +156,7 @@ def restore_without_engine(engine: sa.Engine, proposal: Proposal, now: dt.dateti
     return made
 
 
-def _outcome(error: ControlError) -> Outcome:
+def outcome_of(error: ControlError) -> Outcome:
     """Of a change that was not tried."""
     if isinstance(error, StalePolicy):
         return "stale"
@@ -217,9 +218,18 @@ def _check_turn(connection: sa.Connection, proposal: Proposal, current: PolicyVe
         raise StalePolicy(proposal.expected_version, current, difference)
     if proposal.guard is not None:
         _check_guard(proposal.guard, changes=wanted != current.config)
-    guard = None if proposal.rollback or proposal.end_guard else watching_guard(connection)
+    guard = watching_guard(connection)
+    if proposal.decision is not None and (guard is None or guard.version != current.version):
+        raise NoGuard(f"no guard watches policy version {current.version} any more")
+    if proposal.rollback or proposal.end_guard:
+        guard = None
     if guard is not None and guard.version == current.version and wanted != current.config:
         raise GuardWatches(guard.version, guard.actor, guard.until)
+    check_none_waits(connection)
+
+
+def check_none_waits(connection: sa.Connection) -> None:
+    """Raises ChangeInProgress while a version waits for the engine."""
     waiting = newest(connection, "pending")
     if waiting is not None:
         raise ChangeInProgress(

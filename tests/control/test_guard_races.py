@@ -8,11 +8,13 @@ import pytest
 from guard_bench import LIMITS, run
 
 from service.control import guard_watch
-from service.control.errors import GuardWatches, NoGuard, StalePolicy
+from service.control.errors import ChangeInProgress, GuardWatches, NoGuard, StalePolicy
+from service.control.guard_rows import close_guard, keep_evidence
 from service.control.guards import GuardLimits, Limit
 from service.control.policy import resolve_initial_policy
 from service.ipc.errors import EngineUnavailable
 from service.settings import Settings
+from service.store.engines import write_transaction
 
 
 def test_nobody_else_looks_while_one_has_the_lease_and_another_does_when_it_has_ended(any_bench):
@@ -222,6 +224,51 @@ def test_a_change_that_races_the_guards_decision_wins_or_loses_whole(any_bench):
     else:
         assert (guard.state, current.version, any_bench.decided) == ("ended", change.version, [])
     assert any_bench.engine.in_force[0] == current.version == 3
+
+
+def test_ending_by_hand_while_the_guards_rollback_waits_for_the_engine_is_refused(any_bench):
+    async def end(_version):
+        with pytest.raises(ChangeInProgress, match="version 3 by guard waits for the engine"):
+            await any_bench.guards.end(expected_version=2, actor="lee")
+
+    async def story():
+        await any_bench.opened()
+        any_bench.engine.before = end
+        await any_bench.trial(10, first_ms=400.0)
+        return await any_bench.guard()
+
+    assert run(story()).state == "rolled_back"
+    assert any_bench.attempts()[-2:] == [("pending", "lee"), ("applied", "guard")]
+
+
+def test_a_guard_that_was_ended_by_hand_carries_nothing_out(any_bench):
+    async def story():
+        await any_bench.opened()
+        carry_out = any_bench.control.carry_out
+
+        async def late(proposal):
+            await any_bench.guards.end(expected_version=2, actor="lee")
+            return await carry_out(proposal)
+
+        any_bench.control.carry_out = late
+        await any_bench.trial(10, first_ms=400.0)
+        return await any_bench.guard(), await any_bench.control.current()
+
+    guard, current = run(story())
+    assert (guard.state, guard.reason) == ("ended", "ended by lee, who kept the version")
+    assert (current.version, any_bench.engine.taken, any_bench.decided) == (2, [2], [])
+
+
+def test_a_guard_that_is_decided_against_cannot_hold(any_bench):
+    async def story():
+        await any_bench.opened()
+        guard = await any_bench.guard()
+        with write_transaction(any_bench.store) as connection:
+            assert keep_evidence(connection, 2, "one", guard.evidence, "too slow")
+            assert not close_guard(connection, 2, "held", "every limit held", any_bench.control.now(), guard.evidence)
+        return await any_bench.guard()
+
+    assert run(story()).reason == "too slow"
 
 
 def test_of_two_watchers_one_looks_and_one_decides(any_bench):
