@@ -105,9 +105,12 @@ def _answered(name: str, statement: str) -> View:
     """The SQL page runs the statement of its address, and again at a click."""
     path = f"/dashboard/sql?q={_quoted(statement)}"
     grid = "#sql-grid .ag-row"
-    said = "document.querySelector('#sql-status').textContent"
-    drawn = f"!{said}.startsWith('Running') && document.querySelector({json.dumps(grid)})"
-    return View(name, path, "#sql-statement", grid, "run again", click("#sql-run"), drawn)
+    running = "document.querySelector('#sql-status').textContent.startsWith('Running')"
+    # It says that it runs at once, and something else when the answer is there.
+    drawn = f"(window.heliosRan = window.heliosRan || {running}) && !{running}"
+    return View(
+        name, path, "#sql-statement", grid, "run again", f"window.heliosRan = false; {click('#sql-run')}", drawn
+    )
 
 
 def _typed(selector: str, value: str) -> str:
