@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import pathlib
 import signal
@@ -18,7 +19,7 @@ from recorded_traffic import record
 from scheduler.policy import PolicyConfig
 from service.control.preview import jobs
 from service.control.preview.asking import preview_request
-from service.control.preview.errors import NothingRecorded, PreviewsFull, UnknownPreview
+from service.control.preview.errors import NothingRecorded, PreviewsFull, PreviewsUnusable, UnknownPreview
 from service.control.preview.files import LEFT_BEHIND, PreviewFolder, preview_ids
 from service.control.preview.jobs import Limits, Previews
 from service.control.preview.messages import PreviewRequest, PreviewStatus
@@ -131,6 +132,35 @@ def test_one_runs_three_wait_and_the_next_is_refused(previews: Previews) -> None
         assert [status.state for status in await previews.kept()] == ["queued"] * 4
 
     asyncio.run(run())
+
+
+@pytest.mark.usefixtures("hanging")
+def test_a_full_disk_leaves_nothing_that_counts_as_a_preview(
+    previews: Previews, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_path: pathlib.Path, _data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def run() -> PreviewStatus:
+        with monkeypatch.context() as disk:
+            disk.setattr(pathlib.Path, "write_bytes", full)
+            for _ in range(jobs.MOST_WAITING + 2):
+                with pytest.raises(PreviewsUnusable, match="No space left"):
+                    await previews.start(request(), "ada")
+        assert preview_ids(folder) == []
+        return await previews.start(request(), "ada")
+
+    assert asyncio.run(run()).message == jobs.STARTING
+
+
+@pytest.mark.parametrize("text", [b"", b"\xff", b'{"a":' + b"[" * 100_000, b"{}", b"null"])
+def test_a_spoilt_state_hides_no_other_preview(previews: Previews, folder: pathlib.Path, text: bytes) -> None:
+    spoilt = PreviewFolder(folder, "0" * 24)
+    spoilt.path.mkdir(parents=True)
+    (spoilt.path / "state.json").write_bytes(text)
+    with pytest.raises(PreviewsUnusable, match="cannot be read"):
+        spoilt.read()
+    assert asyncio.run(previews.kept()) == []
 
 
 @pytest.mark.usefixtures("hanging")

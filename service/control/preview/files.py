@@ -53,7 +53,7 @@ class PreviewFolder:
             return status
         try:
             result = msgspec.json.decode((self.path / RESULT).read_bytes(), type=PreviewResult)
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, msgspec.MsgspecError, RecursionError) as error:
             raise PreviewsUnusable(f"the result of preview {self.id} cannot be read: {error}") from error
         return msgspec.structs.replace(status, result=result)
 
@@ -62,7 +62,7 @@ class PreviewFolder:
             return msgspec.json.decode((self.path / STATE).read_bytes(), type=PreviewStatus)
         except FileNotFoundError:
             raise UnknownPreview(f"there is no preview {self.id}; the newest 20 are kept") from None
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, msgspec.MsgspecError, RecursionError) as error:
             raise PreviewsUnusable(f"the state of preview {self.id} cannot be read: {error}") from error
 
     def write(self, status: PreviewStatus) -> None:

@@ -108,9 +108,6 @@ class Previews:
             with _alone(self._folder):
                 waits = self._make_room()
                 folder = PreviewFolder(self._folder, f"{time.time_ns():016x}{secrets.token_hex(4)}")
-                folder.path.mkdir(mode=PRIVATE)
-                lock = os.open(folder.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 status = PreviewStatus(
                     id=folder.id,
                     state="queued",
@@ -120,8 +117,7 @@ class Previews:
                     made_at=dt.datetime.now(dt.UTC),
                     by=by,
                 )
-                folder.write(status)
-                return folder, lock, status
+                return folder, _written(folder, status), status
         except OSError as error:
             raise PreviewsUnusable(f"cannot write to {self._folder}: {error.strerror}") from error
 
@@ -165,6 +161,22 @@ class Previews:
             with contextlib.suppress(PreviewsUnusable, LookupError):
                 found.append(PreviewFolder(self._folder, name).read())
         return found
+
+
+def _written(folder: PreviewFolder, status: PreviewStatus) -> int:
+    """Makes the folder; its lock, held. On a full disk nothing stays, above all no lock that nobody lets go of.
+
+    Raises OSError and PreviewsUnusable.
+    """
+    with contextlib.ExitStack() as undo:
+        undo.callback(folder.remove)
+        folder.path.mkdir(mode=PRIVATE)
+        lock = os.open(folder.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        undo.callback(os.close, lock)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        folder.write(status)
+        undo.pop_all()
+    return lock
 
 
 @contextlib.contextmanager
