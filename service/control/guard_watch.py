@@ -106,7 +106,7 @@ class GuardWatch:
 
     async def step(self) -> None:
         """One look, and what follows from it. Raises ControlError, EngineError and StoreError; nothing is lost then."""
-        now = self._control.now()
+        now, steady_s = self._control.now(), self._steady_s()  # together, however long the look takes
         run_id = self._engine_run()
         ready = run_id is not None
         guard = await asyncio.to_thread(self._claim, now, ready)
@@ -116,7 +116,7 @@ class GuardWatch:
         if guard.reason:  # decided by a process that did not live to carry it out
             await self._roll_back(guard, guard.evidence, guard.reason)
             return
-        evidence = await asyncio.to_thread(self._look, guard, now, run_id)
+        evidence = await asyncio.to_thread(self._look, guard, now, steady_s, run_id)
         await self._conclude(guard, evidence, now, ready)
 
     def _claim(self, now: dt.datetime, ready: bool) -> Guard | None:
@@ -136,14 +136,16 @@ class GuardWatch:
                 return None
             return guard if take_lease(connection, guard.version, self._watcher, now, LEASE) else None
 
-    def _look(self, guard: Guard, now: dt.datetime, run_id: str | None) -> Evidence:
-        """What the trace says as far as it is stored, with the time that was watched."""
+    def _look(self, guard: Guard, now: dt.datetime, steady_s: float, run_id: str | None) -> Evidence:
+        """What the trace says as far as it is stored, with the time that was watched. Both clocks of one moment."""
         with read_transaction(self._control.store) as connection:
             stored = stored_until(connection, guard.opened_at, now, run_id, self._lag_s())
             read_until = max(guard.opened_at, min(stored, now, guard.until))
             found = measure(connection, guard.opened_at, read_until)
             missing = missing_trace(connection, guard.opened_at, read_until)
-        stepped = CLOCK_STEPPED in guard.evidence.problems or (stored - now).total_seconds() > CLOCK_STEP_S
+        stepped = (
+            CLOCK_STEPPED in guard.evidence.problems or (stored - self._control.now()).total_seconds() > CLOCK_STEP_S
+        )
         evidence = dataclasses.replace(
             guard.evidence,
             checked_at=now,
@@ -151,11 +153,13 @@ class GuardWatch:
             checks=judge(guard.limits, _before(guard.evidence), found),
             problems=((CLOCK_STEPPED,) if stepped else ()) + missing,
         )
-        return self._with_time(guard, evidence, now, ready=run_id is not None)
+        return self._with_time(guard, evidence, now, steady_s, ready=run_id is not None)
 
-    def _with_time(self, guard: Guard, evidence: Evidence, now: dt.datetime, *, ready: bool) -> Evidence:
+    def _with_time(
+        self, guard: Guard, evidence: Evidence, now: dt.datetime, steady_s: float, *, ready: bool
+    ) -> Evidence:
         """Adds the time since this process's look before; a wall clock that stepped meanwhile is a problem."""
-        last, steady_s = self._last, self._steady_s()
+        last = self._last
         self._last = Look(guard.version, steady_s, now) if ready else None
         if last is None or last.version != guard.version:
             since_s = (now - guard.opened_at).total_seconds()

@@ -24,7 +24,7 @@ class Bench:
         self.store, self.engine = store, engine
         self.ms, self.step_ms = 0.0, 0.0
         self.run_id = "here"
-        self.lag_s = 0.0
+        self.lag_s, self.look_ms = 0.0, 0.0
         self.decided = []
         self.control = self.new_control()
         self.guards = GuardControl(self.control)
@@ -41,10 +41,15 @@ class Bench:
             control or self.control,
             watcher=name,
             engine_run=lambda: self.run_id,
-            lag_s=lambda: self.lag_s,
+            lag_s=self.look,
             decided=self.decided.append,
             steady_s=lambda: self.ms / 1000,
         )
+
+    def look(self):
+        """The recorder's lag, in the middle of a look that takes `look_ms`."""
+        self.ms += self.look_ms
+        return self.lag_s
 
     def traffic(self, requests=8, first_ms=100.0, gap_ms=10.0, device_ms=5.0):
         """Requests of three tokens that end now; a plan for each token."""

@@ -296,3 +296,15 @@ def test_a_flag_of_the_command_line_that_makes_a_version_ends_the_guard(bench):
 
     assert run(story()).reason == "version 3 by command line replaced it"
     assert bench.decided == []
+
+
+def test_a_look_that_takes_long_is_no_clock_that_was_set_anew(bench):
+    async def story():
+        await bench.opened()
+        for look_ms in (0.0, 5_000.0, 0.0, 8_000.0) * 3:
+            bench.look_ms = look_ms
+            await bench.trial(10)
+        return await bench.guard()
+
+    guard = run(story())
+    assert (guard.state, guard.reason) == ("held", "every limit held to the end")
