@@ -33,14 +33,14 @@ def read_picture(engine: sa.Engine, span: Span | None, filters: Filters, by: str
     """The plans of a span, or without one the newest NEWEST_PLANS. `by`: kind or reason. Raises StoreError."""
     with read_transaction(engine) as connection:
         if filters.request is not None:
-            rows = rows_of_request(connection, filters, span, SINGLE_PLANS)
-            return _single(connection, rows, len(rows), span, filters, now)
+            rows, total = rows_of_request(connection, filters, span, SINGLE_PLANS)
+            return _single(connection, rows, total, span, filters, now)
         if span is None:
             rows = newest_rows(connection, filters, NEWEST_PLANS)
             return _single(connection, rows, len(rows), None, filters, now)
         if filters.outcome not in (None, "completed"):
-            rows = rows_of_outcome(connection, filters, span, SINGLE_PLANS)
-            return _single(connection, rows, len(rows), span, filters, now)
+            rows, total = rows_of_outcome(connection, filters, span, SINGLE_PLANS)
+            return _single(connection, rows, total, span, filters, now)
         if _by_minutes(connection, span):
             found = timeline_bins.by_minutes(connection, span, filters, by)
             return _binned(connection, "minutes", found, span, filters)

@@ -50,11 +50,13 @@ def rows_within(connection: sa.Connection, filters: Filters, span: Span, limit: 
     return _rows(connection, query.where(*conditions(plans.c, filters)).order_by(*_NEWEST_FIRST).limit(limit))
 
 
-def rows_of_outcome(connection: sa.Connection, filters: Filters, span: Span, limit: int) -> list[PlanRow]:
-    """As rows_within, for an outcome that few plans have and that has an index."""
-    query = _select(connection).where(plans.c.outcome == filters.outcome)
-    query = query.where(plans.c.committed_at >= span[0], plans.c.committed_at < span[1])
-    return _rows(connection, query.where(*conditions(plans.c, filters)).order_by(*_NEWEST_FIRST).limit(limit))
+def rows_of_outcome(connection: sa.Connection, filters: Filters, span: Span, limit: int) -> tuple[list[PlanRow], int]:
+    """As rows_within, for an outcome that few plans have and that has an index; and how many there are in all."""
+    at = plans.c.committed_at
+    chosen = (plans.c.outcome == filters.outcome, at >= span[0], at < span[1], *conditions(plans.c, filters))
+    rows = _rows(connection, _select(connection).where(*chosen).order_by(*_NEWEST_FIRST).limit(limit))
+    count = sa.select(sa.func.count()).select_from(plans).where(*chosen)
+    return rows, int(connection.execute(count).scalar_one())
 
 
 def newest_rows(connection: sa.Connection, filters: Filters, limit: int) -> list[PlanRow]:
@@ -113,29 +115,32 @@ def _windows(connection: sa.Connection, filters: Filters, bounds: Bounds, limit:
     return windows
 
 
-def rows_of_request(connection: sa.Connection, filters: Filters, span: Span | None, limit: int) -> list[PlanRow]:
-    """The newest `limit` plans that served the filter's request; of the span, where one is given."""
-    lanes = plan_lanes.c
-    keys = sa.select(lanes.run_id, lanes.fence).where(lanes.request_id == filters.request)
-    if filters.run is not None:
-        keys = keys.where(lanes.run_id == filters.run)
-    found = connection.execute(keys.order_by(lanes.run_id.desc(), lanes.fence.desc()).limit(limit)).all()
-    within = [] if span is None else [plans.c.committed_at >= span[0], plans.c.committed_at < span[1]]
-    return _of_keys(connection, [(row.run_id, row.fence) for row in found], [*within, *conditions(plans.c, filters)])
+def rows_of_request(
+    connection: sa.Connection, filters: Filters, span: Span | None, limit: int
+) -> tuple[list[PlanRow], int]:
+    """The newest `limit` plans that served the filter's request, and how many did; of the span, where one is given."""
+    lanes, p = plan_lanes.c, plans.c
+    # Written so that the index of lanes by request is used, not the one of plans by time.
+    at = sa.func.coalesce(p.committed_at, p.committed_at)
+    within = [] if span is None else [at >= span[0], at < span[1]]
+    same = (p.run_id == lanes.run_id, p.fence == lanes.fence, *same_day(connection, plan_lanes, plans))
+    keys = sa.select(p.run_id, p.fence, p.committed_at).distinct().select_from(plan_lanes.join(plans, sa.and_(*same)))
+    keys = keys.where(lanes.request_id == filters.request, *within, *conditions(p, filters))
+    total = int(connection.execute(sa.select(sa.func.count()).select_from(keys.subquery())).scalar_one())
+    found = connection.execute(keys.order_by(*_NEWEST_FIRST).limit(limit)).all()
+    return _of_keys(connection, [(row.run_id, row.fence) for row in found]), total
 
 
 def rows_by_key(connection: sa.Connection, keys: Sequence[tuple[str, int]]) -> list[PlanRow]:
     """The plans of these (run, fence), in their order; those that are gone are left out."""
-    found = {(row["run_id"], row["fence"]): row for row in _of_keys(connection, keys, [])}
+    found = {(row["run_id"], row["fence"]): row for row in _of_keys(connection, keys)}
     return [found[key] for key in keys if key in found]
 
 
-def _of_keys(
-    connection: sa.Connection, keys: Sequence[tuple[str, int]], more: Sequence[sa.ColumnElement[bool]]
-) -> list[PlanRow]:
+def _of_keys(connection: sa.Connection, keys: Sequence[tuple[str, int]]) -> list[PlanRow]:
     rows: list[PlanRow] = []
     for run_id in dict.fromkeys(run for run, _ in keys):
         fences = [fence for run, fence in keys if run == run_id]
-        query = _select(connection).where(plans.c.run_id == run_id, plans.c.fence.in_(fences), *more)
+        query = _select(connection).where(plans.c.run_id == run_id, plans.c.fence.in_(fences))
         rows += _rows(connection, query)
     return sorted(rows, key=lambda row: (row["committed_at"], row["run_id"], row["fence"]), reverse=True)

@@ -244,6 +244,31 @@ def test_a_request_has_its_plans_and_its_life(any_store: sa.Engine) -> None:
     assert read_picture(any_store, None, Filters(request="gone"), "kind", filled.last_at).total == 0
 
 
+def test_of_more_plans_than_are_shown_the_newest_are_and_all_are_counted(
+    any_store: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled = fill_store(any_store, plans=100, requests=8)
+    monkeypatch.setattr(timeline, "SINGLE_PLANS", 2)
+    with any_store.connect() as connection:
+        names = connection.execute(sa.select(plan_lanes.c.request_id)).scalars().all()
+        name = max(set(names), key=names.count)
+        served = sa.select(plans.c.fence, plans.c.committed_at).where(plan_lanes.c.request_id == name)
+        served = served.where(plans.c.run_id == plan_lanes.c.run_id, plans.c.fence == plan_lanes.c.fence)
+        by_time = connection.execute(served.order_by(plans.c.committed_at.desc())).all()
+    assert len(by_time) > 6
+    before = (filled.first_at, by_time[3].committed_at)
+    for span, wanted in ((None, by_time), (before, by_time[4:])):
+        picture = read_picture(any_store, span, Filters(request=name), "kind", filled.last_at)
+        assert [row["fence"] for row in picture.rows] == [row.fence for row in wanted[:2]]
+        assert picture.total == len(wanted)
+    with write_transaction(any_store) as connection:
+        given_up = plans.update().where(plans.c.fence.between(20, 22)).values(outcome="abandoned")
+        number = connection.execute(given_up).rowcount
+    picture = read_picture(any_store, whole(filled), Filters(outcome="abandoned"), "kind", filled.last_at)
+    assert (len(picture.rows), picture.total) == (2, number)
+    assert number > 2
+
+
 def test_requests_that_waited_longest_are_shown_and_the_rest_counted(any_store: sa.Engine) -> None:
     filled = fill_store(any_store, plans=80, requests=6)
     with write_transaction(any_store) as connection:
