@@ -29,6 +29,9 @@ WORDS = {
     "7d": "7 days",
 }
 DEFAULT = "1h"
+EARLIEST = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+LATEST = dt.datetime(2262, 1, 1, tzinfo=dt.UTC)
+"""Nothing is recorded outside, and a page may look a little earlier or later than its span says."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ def last_span(last: str, now: dt.datetime) -> Span:
 
 
 def read_span(search: str, now: dt.datetime, default: str = DEFAULT) -> Span:
-    """The span of an address's query."""
+    """The span of an address's query, within EARLIEST and LATEST."""
     since, until = _time(first(search, "since")), _time(first(search, "until"))
     if since is not None and since < (until or now):
         return Span(since, until or now)
@@ -76,6 +79,7 @@ def _time(text: str | None) -> dt.datetime | None:
         return None
     try:
         found = dt.datetime.fromisoformat(text)
-        return (found if found.tzinfo else found.replace(tzinfo=dt.UTC)).astimezone(dt.UTC)
+        aware = (found if found.tzinfo else found.replace(tzinfo=dt.UTC)).astimezone(dt.UTC)
+        return min(max(aware, EARLIEST), LATEST)
     except (ValueError, OverflowError):
         return None

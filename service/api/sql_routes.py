@@ -70,7 +70,7 @@ def _question(body: dict[str, Any], context: ApiContext) -> Question:
             "statement",
         )
     form = body.get("format", "json")
-    if form not in _MEDIA:
+    if not isinstance(form, str) or form not in _MEDIA:
         raise BadRequest(f"format must be json or csv, not {describe(form)}.", "format")
     return Question(
         url=database_url(context.settings),

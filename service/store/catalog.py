@@ -29,7 +29,6 @@ MINUTE = dt.timedelta(minutes=1)
 REACH = dt.timedelta(days=1)
 """How far back the roll-up is searched for graphs when there is no checkpoint."""
 CHECKPOINT, ROLL_UP = "checkpoint", "plan_minutes"
-SUMS = ("plans", "device_ms_sum", "device_ms_max", "device_ms_mean", "cost_ratio")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -208,7 +207,7 @@ def _sums(
         sa.func.sum(sa.case((ordinary, minutes.selected_cost_ms_sum))).label("predicted"),
     ).where(minutes.run_id == run_id)
     if since is not None:
-        query = query.where(minutes.minute > since - MINUTE)
+        query = query.where(minutes.minute > filters.earlier(since, MINUTE))
     if until is not None:
         query = query.where(minutes.minute < until)
     found = {}

@@ -22,6 +22,7 @@ MAX_LIMIT = 1000
 MAX_TEXT = 256
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", flags=re.ASCII)
 _INT64 = 1 << 63
+_YEAR_1 = dt.datetime.min.replace(tzinfo=dt.UTC)
 _Cursor = TypeVar("_Cursor", bound="PlanCursor | RequestCursor")
 
 
@@ -59,6 +60,11 @@ def time_range(
     if first is not None and last is not None and last < first:
         raise InvalidFilter("until", f"{last.isoformat()} lies before since, {first.isoformat()}")
     return first, last
+
+
+def earlier(moment: dt.datetime, by: dt.timedelta) -> dt.datetime:
+    """So much before a UTC time, or the beginning of the calendar, which a filter may name."""
+    return moment - min(by, moment - _YEAR_1)
 
 
 def one_of(name: str, value: str | None, allowed: Collection[str]) -> str | None:

@@ -50,7 +50,7 @@ def list_ledgers(
     query = sa.select(minutes.minute, minutes.run_id).distinct()
     query = query.order_by(minutes.minute.desc(), minutes.run_id.desc()).limit(size)
     if first is not None:
-        query = query.where(minutes.minute > first - MINUTE)
+        query = query.where(minutes.minute > filters.earlier(first, MINUTE))
     if last is not None:
         query = query.where(minutes.minute < last)
     if run_id is not None:

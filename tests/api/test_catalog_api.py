@@ -51,6 +51,12 @@ def test_ledgers_come_newest_first(api):
     assert strict(running.http.get("/api/ledgers?limit=1"))["items"] == items[:1]
 
 
+@pytest.mark.parametrize("view", ["catalog", "ledgers"])
+def test_the_whole_calendar_is_a_span(api, view):
+    whole = "since=0001-01-01T00:00:00Z&until=9999-12-31T23:59:59Z"
+    assert strict(api[0].http.get(f"/api/{view}?{whole}"))["items"]
+
+
 @pytest.mark.parametrize(
     "query", ["catalog?kind=x", "catalog?limit=3", "ledgers?limit=0", "ledgers?since=x", "ledgers?kind=decode"]
 )

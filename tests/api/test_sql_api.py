@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import json
@@ -16,7 +17,7 @@ from fake_engine import serving
 from waiting import wait_until
 
 from service.control.rate_limit import RateLimit
-from service.store import answer_forms, question_process
+from service.store import answer_forms, asking, question_process
 from service.store.database import open_database
 from service.store.question import Question
 from service.store.statements import Answer, ColumnType
@@ -103,6 +104,7 @@ def test_a_spreadsheet_finds_nothing_to_run(sqlite_url):
         ({"statement": "SELECT 1", "rows": 50_001}, 400, "rows"),
         ({"statement": "SELECT 1", "timeout_s": 31}, 400, "timeout_s"),
         ({"statement": "SELECT 1", "format": "html"}, 400, "format"),
+        ({"statement": "SELECT 1", "format": ["json"]}, 400, "format"),
         ({"statement": "SELECT 1", "url": "sqlite:////etc/passwd"}, 400, "url"),
     ],
 )
@@ -144,6 +146,39 @@ def test_a_caller_that_leaves_ends_its_statement(sql_api, ask):
         wait_until(lambda: places._value == free - 1, "the statement runs")
     wait_until(lambda: places._value == free, "its process has ended")
     assert ask("SELECT 1 AS one").json()["rows"] == [[1]]
+
+
+def test_a_caller_that_leaves_before_its_process_is_ready_leaves_none_behind(monkeypatch):
+    class Process:
+        ended = False
+
+        def kill(self):
+            self.ended = True
+
+    async def story():
+        may_be_ready, process = asyncio.Event(), Process()
+
+        async def ready():
+            await may_be_ready.wait()
+            return process
+
+        async def another():
+            return Process()
+
+        monkeypatch.setattr(asking, "_started", another)
+        questions = asking.Asking()
+        questions._ready = waited_for = asyncio.ensure_future(ready())
+        caller = asyncio.ensure_future(questions._process())
+        await asyncio.sleep(0)
+        caller.cancel()
+        await asyncio.gather(caller, return_exceptions=True)
+        assert caller.cancelled()
+        may_be_ready.set()
+        await waited_for
+        await asyncio.sleep(0)
+        return process.ended
+
+    assert asyncio.run(story())
 
 
 def test_statements_that_run_do_not_hold_up_anything_else(sql_api, ask):

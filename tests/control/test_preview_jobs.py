@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import errno
 import os
 import pathlib
@@ -209,6 +210,9 @@ def test_ids_from_outside_reach_no_other_file(previews: Previews) -> None:
 def test_nothing_is_started_where_nothing_was_recorded(store: sa.Engine, folder: pathlib.Path) -> None:
     with pytest.raises(NothingRecorded):
         asyncio.run(Previews(folder, str(store.url), store).start(request(), "ada"))
+    first = dt.datetime.min.replace(tzinfo=dt.UTC)
+    with pytest.raises(NothingRecorded):
+        asyncio.run(Previews(folder, str(store.url), store).start(request(until=first), "ada"))
     assert preview_ids(folder) == []
 
 

@@ -33,3 +33,13 @@ def test_a_fixed_window_keeps_both_ends_in_any_zone():
 )
 def test_what_cannot_be_read_is_the_default(search):
     assert read_span(search, NOW).last == "1h"
+
+
+@pytest.mark.parametrize(
+    "search", ["?since=0001-01-01T00:00:00Z&until=9999-12-31T23:59:59.999999Z", "?since=0001-01-01T00:00:00Z"]
+)
+def test_the_ends_of_the_calendar_leave_room_to_look_beyond(search):
+    span = read_span(search, NOW)
+    year = dt.timedelta(days=366)
+    assert span.since - year < span.since < span.until < span.until + year
+    assert read_span("?until=0001-01-01T00:00:00Z&" + search[1:].split("&")[0], NOW).last == "1h"

@@ -21,6 +21,7 @@ from service.control.preview.errors import NothingRecorded, PreviewsFull, Previe
 from service.control.preview.files import LOCK, PRIVATE, PreviewFolder, preview_ids
 from service.control.preview.messages import PreviewRequest, PreviewStatus
 from service.settings import child_environment
+from service.store.filters import earlier
 from service.store.queries import list_plans
 
 MOST_KEPT = 20
@@ -93,12 +94,11 @@ class Previews:
         return status
 
     def _check_recorded(self, request: PreviewRequest) -> None:
-        since = None
-        if request.until is not None:
-            since = request.until - dt.timedelta(minutes=request.minutes)
-        found = list_plans(self._engine, since=since, until=request.until, run=request.run_id, limit=1)
+        until = request.until
+        since = None if until is None else earlier(until, dt.timedelta(minutes=request.minutes))
+        found = list_plans(self._engine, since=since, until=until, run=request.run_id, limit=1)
         if not found.items:
-            where = "in this window" if request.until is not None else "yet"
+            where = "in this window" if until is not None else "yet"
             raise NothingRecorded(f"no plan was recorded {where}, so there is no traffic to replay")
 
     def _make(self, request: PreviewRequest, by: str) -> tuple[PreviewFolder, int, PreviewStatus]:
