@@ -65,7 +65,11 @@ class Asking:
         self._dismissal = loop.call_later(READY_FOR_S, lambda: loop.create_task(self.close()))
         if ready is None:
             return await _started()
-        process = await asyncio.shield(ready)
+        try:
+            process = await asyncio.shield(ready)
+        except asyncio.CancelledError:
+            ready.add_done_callback(_dismissed)
+            raise
         return process if process.returncode is None else await _started()
 
     @contextlib.asynccontextmanager
@@ -97,6 +101,13 @@ async def _started() -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         *_PROGRAM, stdin=pipe, stdout=pipe, stderr=pipe, env=child_environment(os.getpid())
     )
+
+
+def _dismissed(ready: asyncio.Task[asyncio.subprocess.Process]) -> None:
+    """Ends a process that nobody waits for any more; the loop's child watcher sees its end."""
+    if not ready.cancelled() and ready.exception() is None:
+        with contextlib.suppress(ProcessLookupError):
+            ready.result().kill()
 
 
 async def _answered(process: asyncio.subprocess.Process, question: Question) -> tuple[bytes, Told]:

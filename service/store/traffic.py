@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from service.journal.calls import ADMIT
 from service.store.decision_log import DamagedBlob, unpack_calls, unpack_state
 from service.store.engines import read_transaction
-from service.store.partitions import RECORDED_ON, has_days
+from service.store.partitions import RECORDED_ON, UNNAMED_DAY, has_days
 from service.store.queries import Bind
 from service.store.tables import (
     SHAPE_COLUMNS,
@@ -171,7 +171,7 @@ def read_lanes(
     query = sa.select(*[c[name] for name in RecordedLane._fields])
     query = query.where(c.run_id == run.run_id, c.fence >= fences[0], c.fence <= fences[1])
     if has_days(bind):
-        query = query.where(days[0] <= RECORDED_ON, days[1] >= RECORDED_ON)
+        query = query.where(sa.or_(RECORDED_ON.between(*days), RECORDED_ON == UNNAMED_DAY))
     with read_transaction(bind) as connection:
         answer = connection.execution_options(yield_per=_BATCH).execute(query.order_by(c.fence, c.lane))
         for row in answer:

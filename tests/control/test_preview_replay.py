@@ -20,8 +20,9 @@ from service.control.preview.messages import PreviewResult
 from service.control.preview.observed import quantile
 from service.control.preview.replay import preview
 from service.store.engines import write_transaction
+from service.store.partitions import UNNAMED_DAY, has_days, utc_day
 from service.store.tables import decision_log, plan_lanes, requests
-from service.store.traffic import Extent
+from service.store.traffic import Extent, find_run, read_lanes
 
 BALANCED = PolicyConfig.balanced()
 CLOSE = 0.1
@@ -50,6 +51,18 @@ def test_the_replay_of_a_simulated_run_is_within_ten_percent_of_what_happened(an
         ratio = ratios(result)[name]
         assert ratio is not None
         assert abs(ratio - 1) < CLOSE, name
+
+
+def test_lanes_whose_writer_named_no_day_are_read_too(any_store: sa.Engine) -> None:
+    record(any_store, seconds=3, rate=5)
+    with write_transaction(any_store) as connection:
+        if has_days(connection):
+            connection.exec_driver_sql(f"UPDATE plan_lanes SET recorded_on = '{UNNAMED_DAY}'")
+        count = connection.execute(sa.select(sa.func.count()).select_from(plan_lanes)).scalar_one()
+    run = find_run(any_store, RUN, None)
+    assert run is not None
+    day = utc_day(STARTED_AT)
+    assert len(list(read_lanes(any_store, run, (0, 1 << 40), (day, day)))) == count > 0
 
 
 def test_recorded_figures_are_those_of_the_run(store: sa.Engine, recorded: Recorded) -> None:
