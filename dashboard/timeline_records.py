@@ -121,9 +121,3 @@ def to_us(at: dt.datetime) -> int:
 def from_us(at_us: int) -> dt.datetime:
     """The time of `to_us`."""
     return EPOCH + dt.timedelta(microseconds=at_us)
-
-
-def marks_in(picture: Picture) -> int:
-    """How many marks the picture holds: plans or bins with their extremes, and what is drawn of requests."""
-    own = len(picture.rows) if picture.binned is None else picture.binned.marks
-    return own + picture.lives.marks

@@ -8,6 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from dashboard.queries.timeline_filters import micros
 from dashboard.span import Span
 from service.store.engines import read_transaction
 from service.store.queries import FINISHES, RUNNING
@@ -108,20 +109,9 @@ def _order(engine: sa.Engine, order: str) -> list[sa.ColumnElement[Any]]:
     if order not in ends:
         return newest
     end = ends[order]
-    elapsed: sa.ColumnElement[Any]
-    if engine.dialect.name == "sqlite":
-        elapsed = _microseconds(end) - _microseconds(columns.arrived_at)
-    else:
-        elapsed = end - columns.arrived_at
+    elapsed = micros(engine, end) - micros(engine, columns.arrived_at)
     # Without an end yet it is not known how slow it is: these come last.
     return [sa.case((end.is_(None), 1), else_=0), elapsed.desc(), *newest]
-
-
-def _microseconds(column: sa.Column[Any]) -> sa.ColumnElement[int]:
-    """SQLite's text of a time as whole microseconds; its own functions for days and seconds keep milliseconds alone."""
-    text = sa.type_coerce(column, sa.Text)
-    seconds = sa.cast(sa.func.strftime("%s", sa.func.substr(text, 1, 19)), sa.Integer)
-    return seconds * 1_000_000 + sa.cast(sa.func.substr(text, 21, 6), sa.Integer)
 
 
 def _timed(row: dict[str, Any]) -> dict[str, Any]:
