@@ -87,9 +87,13 @@ def stamp_of(path: pathlib.Path) -> Stamp:
 def read_credentials(path: pathlib.Path) -> CredentialsFile:
     """The checked content. Raises CredentialsUnusable."""
     try:
-        with path.open("rb") as file:
-            _check_mode(path, file.fileno())
-            data = file.read(MAX_BYTES + 1)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe is refused, not waited for
+        try:
+            _check_mode(path, descriptor)
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                data = file.read(MAX_BYTES + 1)
+        finally:
+            os.close(descriptor)
     except FileNotFoundError:
         raise CredentialsUnusable(f"there is no {path}; {HOW_TO_MAKE.format(path=path)}") from None
     except OSError as error:

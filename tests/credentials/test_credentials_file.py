@@ -89,6 +89,16 @@ def test_a_file_that_others_could_read_or_write_is_refused(file, mode):
         read_credentials(file)
 
 
+@pytest.mark.timeout(30)
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    """A wait would stop the server: each request looks whether the file has changed."""
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    with pytest.raises(CredentialsUnusable, match="is no file"):
+        read_credentials(tmp_path / "pipe")
+    with pytest.raises(CredentialsUnusable, match="is no file"):
+        read_credentials(tmp_path)
+
+
 def test_a_mount_of_somebody_else_may_be_readable_but_not_writable(file, monkeypatch):
     add_credential(file, "ann", Role.VIEWER, NOW)
     file.chmod(0o444)
