@@ -18,5 +18,9 @@ def account() -> list[Any]:
     if who is None:
         return []
     words = f"Signed in as {who.name}, {who.role}. Sign out"
-    parts = [html.Span(who.name, className="account-name"), html.Span(str(who.role), className="account-role")]
+    parts = [
+        html.Span(who.name, className="account-name"),
+        html.Span(str(who.role), className="account-role"),
+        html.Span("Sign out", className="account-out"),
+    ]
     return [html.A(parts, href=SIGN_OUT_PATH, className="account", title=words, **aria(label=words))]

@@ -39,6 +39,7 @@ OPEN_BAR_COSTS = 4
 HATCHED_OUTCOMES = ("failed", "abandoned", "lost")
 SLOT_ROW_PX, SHARE_ROWS_PX, EXTREMES_PX, LIFE_ROW_PX, AROUND_PX, BETWEEN_PX = 46, 120, 130, 17, 76, 22
 LABELLED_SHARE = 0.05
+CLIPPED_SHARE = 0.1  # a label that began this near to the end would be cut off, so it ends at its line instead
 MOST_LABELS = 14
 IDLE_ROW = -2
 DECADES = ["1 µs", "10 µs", "0.1 ms", "1 ms", "10 ms", "0.1 s", "1 s", "10 s", "100 s", "17 min", "2.8 h"]
@@ -110,7 +111,7 @@ def timeline_figure(picture: Picture, by: str, now_ms: float) -> dict[str, Any]:
     layout = _layout(device_rows, extremes_px, life_labels(picture.lives))
     layout["xaxis"]["range"] = [since_ms, until_ms]
     layout["uirevision"] = f"{since_ms}/{until_ms}"
-    layout["annotations"], events = _event_shapes(picture.events, until_ms - since_ms)
+    layout["annotations"], events = _event_shapes(picture.events, since_ms, until_ms)
     layout["shapes"] = [*bands, *events]
     if picture.binned is not None:
         layout["yaxis2"]["range"] = _decades(picture.binned)
@@ -235,17 +236,23 @@ def _band(row: int) -> dict[str, Any]:
     return {"type": "rect", "layer": "below", **place, "fillcolor": "rgba(128,136,148,0.12)", "line": {"width": 0}}
 
 
-def _event_shapes(events: Events, span_ms: float) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _event_shapes(
+    events: Events, since_ms: float, until_ms: float
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Notes and shapes: policy changes and starts as lines over the whole height, holes of the trace as bands."""
     shapes: list[dict[str, Any]] = []
     notes: list[dict[str, Any]] = []
+    span_ms = until_ms - since_ms
     last_ms = float("-inf")
     for change in events.changes:
         at_ms = change.at.timestamp() * 1e3
         line = {"color": CHANGE_COLOUR, "width": 1.4, "dash": "dash" if change.at_start else "solid"}
         shapes.append({"type": "line", "x0": at_ms, "x1": at_ms, "y0": 0, "y1": 1, "yref": "paper", "line": line})
-        if at_ms - last_ms > span_ms * LABELLED_SHARE and len(notes) < MOST_LABELS:
-            notes.append(_note(at_ms, f"{'start, ' if change.at_start else ''}policy {change.version}"))
+        late = at_ms > until_ms - span_ms * CLIPPED_SHARE
+        room = LABELLED_SHARE * (2 if late else 1)
+        if at_ms - last_ms > span_ms * room and len(notes) < MOST_LABELS:
+            note = _note(at_ms, f"{'start, ' if change.at_start else ''}policy {change.version}")
+            notes.append(note | ({"xanchor": "right"} if late else {}))
             last_ms = at_ms
     for hole in events.holes:
         x0, x1 = hole.since.timestamp() * 1e3, hole.until.timestamp() * 1e3

@@ -60,7 +60,7 @@ def test_a_viewer_signs_in_reads_is_refused_a_change_and_is_told_of_its_end(
     expect(page.get_by_role("alert")).to_contain_text("for /v1 alone")
     sign_in(page, server.keys["viewer"])
     expect(page).to_have_url(f"{server.url}/dashboard/policy")
-    expect(page.locator(".account")).to_have_text("a-viewerviewer")
+    expect(page.locator(".account")).to_have_text("a-viewerviewerSign out")
     expect(page.locator("#policy-history .ag-row").first).to_be_visible()
     assert page.evaluate("document.cookie") == ""
     answer = page.evaluate("""() => fetch("/api/policy", {method: "PUT", body: "{}"}).then((told) => told.status)""")

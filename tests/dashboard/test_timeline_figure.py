@@ -171,6 +171,12 @@ def test_policy_changes_are_lines_and_holes_are_bands(plan_row: Rows) -> None:
     assert [note["text"] for note in made["layout"]["annotations"]] == ["start, policy 1", "policy 2", "trace gap"]
 
 
+def test_a_change_near_the_end_has_its_label_before_its_line(plan_row: Rows) -> None:
+    changes = [Change(SINCE, 1, "run-1", True, None), Change(NOW - dt.timedelta(seconds=1), 2, "run-1", False, "anna")]
+    made = timeline_figure(picture([plan_row()], events=Events(changes, 2, [])), "kind", NOW_MS)
+    assert [note["xanchor"] for note in made["layout"]["annotations"]] == ["left", "right"]
+
+
 def test_there_are_at_most_five_thousand_marks(plan_row: Rows) -> None:
     rows = [plan_row(fence) for fence in range(1, 1501)]
     served = [Served(n * 1000, n * 1000 + 500, "decode", "ordinary", 1) for n in range(600)]

@@ -237,7 +237,7 @@ def graph_row(row: Row, found: Learning, span: Span) -> dict[str, Any]:
         "shape": row["shape"],
         "colour": kind_colour(row["kind"]),
         "href": path_with(COSTS_PATH, run=run, graph=row["shape"], **span.query),
-        "at": utc(row["at"]).removesuffix(" UTC"),
+        "at": utc(row["at"]).removesuffix(":00 UTC"),
         "share": row["ordinary_ms"] / found.ordinary_ms if found.ordinary_ms else None,
         **{name: row[name] for name in ("discovery_ms", "plans", "ordinary_ms")},
     }
