@@ -10,6 +10,11 @@ from dashboard.score import Row
 NOTHING = "–"
 
 
+def capital(text: str) -> str:
+    """The text with a capital letter in front; the rest stays as it is."""
+    return text[:1].upper() + text[1:]
+
+
 def milliseconds(value_ms: float | None) -> str:
     """A duration in ms: `83 µs`, `4.21 ms`, `318 ms`, `12.4 s`; a dash for None."""
     if value_ms is None:
@@ -113,7 +118,7 @@ def words(name: str) -> str:
 def coefficient_label(name: str) -> str:
     """A coefficient's name as a form label; its unit stands beside the field: `adaptation_ms` to `Adaptation`."""
     text = words(re.sub("_(ms|ns)$", "", name))
-    return text[:1].upper() + text[1:].replace(" ttl", " lifetime")
+    return capital(text).replace(" ttl", " lifetime")
 
 
 def shape_words(row: Row) -> str:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from dashboard.formatting import words
+from dashboard.formatting import capital, words
 from dashboard.score import Row
 
 STEPS = 7
@@ -58,7 +58,7 @@ def heat_maps(rows: Sequence[Row]) -> list[HeatMap]:
 
 def _title(row: Row, by_depth: bool) -> str:
     kind = row["kind"]
-    text = words(kind)[:1].upper() + words(kind)[1:]
+    text = capital(words(kind))
     if kind == "speculative" and not by_depth:
         return f"{text}, draft depth {row['draft_depth']}"
     if kind == "mixed":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dashboard.formatting import percent, quantity, shape_words, words
+from dashboard.formatting import capital, percent, quantity, shape_words, words
 from dashboard.score import Row, comparable, decisive_part, is_rate, is_tie, margin_is_ratio, signed_parts
 
 TIE_RULES = (
@@ -54,7 +54,7 @@ def headline(plan: Row, alternatives: Sequence[Row]) -> str:
 
 
 def _winner(row: Row) -> str:
-    return _capital(shape_words(row))
+    return capital(shape_words(row))
 
 
 def _rival(plan: Row, rival: Row) -> str:
@@ -63,10 +63,6 @@ def _rival(plan: Row, rival: Row) -> str:
     if name != shape_words(plan):
         return name
     return f"{name} for " + ("another request" if rival["active_rows"] == 1 else "other requests")
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _discovery(plan: Row, alternatives: Sequence[Row]) -> str:
@@ -97,7 +93,7 @@ def _work_comparison(plan: Row, rival: Row) -> str:
         return (
             f" Of the unmeasured graphs it promised the most work: {ours} against {theirs} for {_rival(plan, rival)}."
         )
-    return f" {_capital(_rival(plan, rival))} promised more work ({theirs} against {ours})."
+    return f" {capital(_rival(plan, rival))} promised more work ({theirs} against {ours})."
 
 
 def _solo_prefill(plan: Row, alternatives: Sequence[Row]) -> str:
@@ -105,7 +101,7 @@ def _solo_prefill(plan: Row, alternatives: Sequence[Row]) -> str:
     rivals = comparable(plan, alternatives)
     if rivals and plan["value_rate"] < rivals[0]["value_rate"]:
         text += (
-            f" {_capital(_rival(plan, rivals[0]))} scored higher for this one step "
+            f" {capital(_rival(plan, rivals[0]))} scored higher for this one step "
             f"({quantity(rivals[0]['value_rate'])} against {quantity(plan['value_rate'])} per ms), "
             "but the whole prompt ends sooner this way."
         )

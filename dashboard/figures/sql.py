@@ -47,7 +47,7 @@ def number(value: Value) -> float | int | None:
     """What can be drawn: numbers, and whole numbers that are text because a browser could not hold them."""
     if isinstance(value, bool):
         return int(value)
-    if isinstance(value, str) and value.lstrip("-").isascii() and value.lstrip("-").isdigit():
+    if isinstance(value, str) and value.isascii() and value.removeprefix("-").isdigit():
         return int(value)
     return value if isinstance(value, int | float) else None
 

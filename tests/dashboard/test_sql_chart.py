@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.errors import RefusedInput
-from dashboard.figures.sql import MOST_MARKS, Column, kept, sql_figure
+from dashboard.figures.sql import MOST_MARKS, Column, kept, number, sql_figure
 from dashboard.pages.sql.address import read_address
 from dashboard.pages.sql.callbacks import drawn
 from dashboard.pages.sql.reference import read_reference
@@ -120,3 +120,10 @@ def test_the_chart_is_drawn_over_http_and_nonsense_is_422(client, call):
     assert answer.status_code == 200, answer.text
     assert answer.json()["response"]["sql-graph"]["figure"]["data"][0]["y"] == [3, None]
     assert call(client, ["sql-graph.figure", "sql-chart-note.children"], {"sql-picked.data": 7}).status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("value", "drawn_as"), [("--5", None), ("-", None), ("", None), ("-9007199254740993", -9007199254740993)]
+)
+def test_only_a_text_that_is_a_whole_number_is_drawn_as_one(value, drawn_as):
+    assert number(value) == drawn_as

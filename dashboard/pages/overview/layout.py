@@ -13,7 +13,7 @@ from dashboard.figures.trend import (
     kinds_in_order,
     tokens_figure,
 )
-from dashboard.formatting import words
+from dashboard.formatting import capital, words
 from dashboard.markup import aria
 from dashboard.pages.overview import ids
 from dashboard.pages.overview.details import chart_words, details, span_words
@@ -58,7 +58,7 @@ def layout(now: Now, trends: Trends, search: str) -> Any:
             html.Div(id=ids.PROBLEM, role="status", className="bad"),
             html.Div(
                 [
-                    html.H2(trends.span.words[:1].upper() + trends.span.words[1:], className="span-heading"),
+                    html.H2(capital(trends.span.words), className="span-heading"),
                     html.Div(className="spacer"),
                     span_picker(trends.span, OVERVIEW_PATH, search),
                 ],

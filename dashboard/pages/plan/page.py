@@ -11,7 +11,7 @@ from dash import dcc, html
 
 from dashboard.context import ControlRoom
 from dashboard.figures.parts import parts_figure
-from dashboard.formatting import milliseconds, quantity, shape_words, utc, words
+from dashboard.formatting import capital, milliseconds, quantity, shape_words, utc, words
 from dashboard.glossary import TERMS, meaning
 from dashboard.grids import grid
 from dashboard.markup import aria
@@ -163,21 +163,17 @@ def _parts_words(plan: Row, alternatives: Sequence[Row]) -> str:
 
 def _alternatives(plan: Row, alternatives: Sequence[Row]) -> list[Any]:
     if not alternatives:
-        text = "There was no other candidate." if plan["candidates"] <= 1 else f"{_capital(recorded_words(plan, []))}."
+        text = "There was no other candidate." if plan["candidates"] <= 1 else f"{capital(recorded_words(plan, []))}."
         return [html.P(text, id=ids.ALTERNATIVES, className="muted")]
     rows = alternative_rows(plan, alternatives)
     note = (
-        f"{_capital(recorded_words(plan, alternatives))}, here by score. Rank 1 on are the best of every other kind, "
+        f"{capital(recorded_words(plan, alternatives))}, here by score. Rank 1 on are the best of every other kind, "
         "then the best that remain. Behind and ahead are against the winner."
     )
     return [
         html.P(note, className="muted table-note"),
         _table(ids.ALTERNATIVES, ALTERNATIVE_COLUMNS, rows, "Runner-ups"),
     ]
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _table(grid_id: str, columns: list[dict[str, Any]], rows: list[dict[str, Any]], label: str) -> Any:

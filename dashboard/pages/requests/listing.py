@@ -8,7 +8,7 @@ from typing import Any
 import dash_mantine_components as dmc
 from dash import dcc, html
 
-from dashboard.formatting import utc
+from dashboard.formatting import capital, utc
 from dashboard.grids import grid, number, text
 from dashboard.markup import aria
 from dashboard.pages.requests import ids
@@ -82,7 +82,7 @@ def _filters(wanted: Wanted, found: Found) -> Any:
                 debounce=True,
             ),
             _select(
-                ids.FINISH, "State", [{"value": n, "label": _capital(FINISH_WORDS[n])} for n in FINISHES], wanted.finish
+                ids.FINISH, "State", [{"value": n, "label": capital(FINISH_WORDS[n])} for n in FINISHES], wanted.finish
             ),
             _select(ids.MODEL, "Model", _with(found.models, wanted.model), wanted.model),
             _select(ids.RUN, "Run", _with_run(runs, wanted.run), wanted.run),
@@ -205,7 +205,3 @@ def _empty(wanted: Wanted, found: Found) -> Any:
     return html.Section(
         [html.P(text_), html.P(dcc.Link(link[0], href=link[1]))], id=ids.EMPTY, className="card", role="status"
     )
-
-
-def _capital(words: str) -> str:
-    return words[:1].upper() + words[1:]

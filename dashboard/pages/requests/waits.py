@@ -6,7 +6,7 @@ from typing import Any
 
 from dash import dcc, html
 
-from dashboard.formatting import count, milliseconds, words
+from dashboard.formatting import capital, count, milliseconds, words
 from dashboard.markup import aria
 from dashboard.pages.requests import ids
 from dashboard.palette import kind_colour
@@ -46,7 +46,7 @@ def _card(life: Life, found: Meanwhile) -> Any:
     return html.Section(
         [
             html.H3(f"{milliseconds(wait.ms)} {_place(life, wait)}", className="wait-heading"),
-            html.P(_capital(cause(life, found)) + "."),
+            html.P(capital(cause(life, found)) + "."),
             *([_groups(found)] if found.groups else []),
             *([_served(life.request["run_id"], found)] if found.served else []),
             html.P(_links(life.request["run_id"], found), className="wait-links"),
@@ -138,7 +138,3 @@ def _rivals(run_id: str, found: Meanwhile) -> list[Any]:
     row: Row = max(found.rivals, key=lambda rival: rival["ms"])
     text = f" · among the runner-ups of {len(found.rivals):,} of {found.plans:,} plans, for example of "
     return [text, dcc.Link(f"plan {row['fence']:,}", href=plan_path(run_id, row["fence"]))]
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
