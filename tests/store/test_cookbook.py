@@ -62,9 +62,9 @@ def about_shapes(day):
             ("r2", "decode", 4, 0, 1.0, 1),
         ],
         "How far is the predicted cost from the observed cost, by shape?": [
-            ("decode", 4, 0, 4, 4.5, 5, 1.11),  # 4 5 4 5 against 5 4 6 5
-            ("prefill", 1, 256, 2, 15, 16, 1.07),
-            ("speculative", 2, 0, 2, 8, 9, 1.13),
+            ("speculative", 2, 3, 4, 0, 1.13, 2, 8, 9),
+            ("decode", 4, 0, 1, 0, 1.11, 4, 4.5, 5),  # 4 5 4 5 against 5 4 6 5
+            ("prefill", 1, 0, 1, 256, 1.07, 2, 15, 16),
         ],
         "What was the p99 of device time by shape in this hour?": [
             ("decode:B4", 1, 5),
