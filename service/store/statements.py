@@ -40,6 +40,14 @@ _SQLITE_LIMITS = {
     sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 1000,
     sqlite3.SQLITE_LIMIT_ATTACHED: 0,
 }
+_BEYOND_A_BOUND = (
+    psycopg.errors.ProgramLimitExceeded,
+    psycopg.errors.StatementTooComplex,
+    psycopg.errors.TooManyColumns,
+    psycopg.errors.TooManyArguments,
+    psycopg.errors.ConfigurationLimitExceeded,
+)
+"""Of PostgreSQL: the statement is at fault and not the store."""
 _STEPS_BETWEEN_CHECKS = 20_000  # SQLite's own steps, about a millisecond
 _INTERRUPTED = "interrupted"
 _READS = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE})
@@ -244,6 +252,8 @@ def _statement_fault(error: Exception, statement: str, timeout_s: float) -> Exce
         return StatementError(f"{text}: it must be one statement that reads, as SELECT does; nothing was changed")
     if isinstance(error, psycopg.errors.OutOfMemory):
         return StatementError(f"{text}: {_TOO_LARGE}")
+    if isinstance(error, _BEYOND_A_BOUND):
+        return StatementError(_of_statement(text, statement, None))
     if isinstance(error, psycopg.OperationalError) or (isinstance(error, sqlite3.DatabaseError) and _is_state(text)):
         return sa.exc.OperationalError(None, None, error)
     return StatementError(_of_statement(text, statement, None))
@@ -251,7 +261,8 @@ def _statement_fault(error: Exception, statement: str, timeout_s: float) -> Exce
 
 def _is_state(message: str) -> bool:
     """Whether SQLite speaks of its file and not of the statement."""
-    return any(word in message for word in ("is locked", "unable to open", "disk", "not a database", "malformed"))
+    words = ("is locked", "unable to open", "disk", "not a database", "malformed database")  # of a JSON text, too
+    return any(word in message for word in words)
 
 
 def _too_slow(timeout_s: float) -> StatementError:

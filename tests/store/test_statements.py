@@ -183,7 +183,7 @@ def test_the_words_of_any_text_are_found_or_something_is_never_closed(pieces):
     except StatementError:
         return
     for word in found:
-        assert word.text.replace('"', '""') in statement.lower()
+        assert word.text.replace('"', '""').lower() in statement.lower()
     assert statement.startswith(without_end(statement))
     assert not without_end(statement).endswith(";") or "'" in statement or '"' in statement or "$" in statement
 
@@ -196,3 +196,22 @@ def test_what_a_text_or_comment_hides_is_no_word(pieces):
     assert [w.text for w in words("SELECT $q$" + inside + "$q$ x")] == ["select", "x"]
     plain = inside.replace("*/", "").replace("/*", "").replace("*", "").replace("/", "")
     assert [w.text for w in words("SELECT /*" + plain + "*/ x")] == ["select", "x"]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT json_extract('[', '$')",
+        "SELECT json_extract(replace(hex(zeroblob(40000)), '00', '['), '$')",
+    ],
+)
+def test_a_text_that_is_no_json_is_no_damage_of_the_store(statement, sqlite_url):
+    with pytest.raises(StatementError, match="malformed JSON; nothing was changed"):
+        ask(sqlite_url, statement)
+
+
+@pytest.mark.postgresql
+def test_what_postgresql_itself_bounds_is_the_statements_fault(postgresql_url):
+    for statement in ("SELECT chr(0)", f"SELECT {'(' * 20_000}1{')' * 20_000}"):
+        with pytest.raises(StatementError, match="nothing was changed"):
+            ask(postgresql_url, statement)
