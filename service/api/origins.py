@@ -1,4 +1,4 @@
-"""Refuses what a browser page of another origin asks for, since there are no credentials yet.
+"""Refuses what a browser page of another origin asks for, with a credential or without: browsers send cookies along.
 
 Programs send no Origin and may change things. A page may when its Origin is the address it talks to (the Host
 header). Other origins cannot read, since no CORS headers are sent, unless their own name leads here: a public name
