@@ -94,6 +94,12 @@ def test_every_measure_stands_in_the_table_and_names_stay_text() -> None:
     assert "dangerously" not in text
 
 
+def test_the_headline_names_differences_that_the_simulators_error_swallows() -> None:
+    assert "own error" not in shown()
+    error = FigureError(name="ttft_p50_ms", recorded=100.0, simulated=140.0, ratio=1.4)
+    assert "Smaller than the simulator's own error: first token p50." in shown(simulator_error=[error])
+
+
 def test_a_preview_of_nothing_shows_words_and_no_empty_chart() -> None:
     empty = Figures()
     text = shown(recorded=empty, running=empty, draft=empty, simulator_error=[])

@@ -218,7 +218,12 @@ def _bought(found: Learning, span: Span) -> list[Any]:
         ("Timing refresh", timing_words(found.episodes)),
         ("Acceptance learning", acceptance_words(found.episodes)),
     ]
-    told = html.Dl([html.Div([html.Dt(name), html.Dd(words_)]) for name, words_ in items], className="bought digits")
+    told: list[Any] = [
+        html.Dl([html.Div([html.Dt(name), html.Dd(words_)]) for name, words_ in items], className="bought digits")
+    ]
+    if len(found.episodes) >= MAX_EPISODES:
+        note = f"Refreshes and learning are counted over the newest {MAX_EPISODES} probes of this span."
+        told.append(html.P(note, className="muted table-note"))
     parts: list[Any] = [html.H2("What it bought"), html.Section(told, id=ids.BOUGHT, className="card")]
     if found.graphs:
         rows = [graph_row(row, found, span) for row in found.graphs]

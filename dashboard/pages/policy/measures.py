@@ -57,7 +57,8 @@ MEASURES: tuple[Measure, ...] = (
             meaning="Time from token to token, averaged over one answer; half of the answers were faster."),
     Measure("inter_token_p99_ms", "inter-token p99", lambda f: quantile(f.inter_token_ms, 0.99), milliseconds, "lower"),
     Measure("gap_p99_ms", "gap p99", lambda f: quantile(f.gap_ms, 0.99), milliseconds, "lower",
-            meaning="Every pause between two visible pieces of a stream; one in a hundred was longer."),
+            meaning="Every pause between two visible pieces of a stream; one in a hundred was longer. "
+            "A trial's inter-token limit is of this."),
     Measure("largest_gap_ms", "longest gap", lambda f: f.largest_gap_ms, milliseconds, "lower"),
     Measure("tokens_per_s", "throughput", lambda f: f.tokens_per_s, rate, "higher",
             meaning="Output tokens per second over the whole window."),
@@ -115,6 +116,17 @@ def in_words(before: Figures, after: Figures) -> str:
             changed.append(f"{measure.words} {text}")
     unchanged = ", ".join(same)
     return ", ".join([*changed, *([f"no difference in {unchanged}"] if same else [])])
+
+
+def within_error(before: Figures, after: Figures, errors: Sequence[FigureError]) -> list[str]:
+    """The measures of `in_words` whose difference is smaller than the simulator's own error, which says nothing."""
+    off = {error.name: abs(error.ratio - 1) for error in errors if error.ratio is not None}
+    found = []
+    for measure in (MEASURE_BY_KEY[key] for key in HEADLINE):
+        was, now = measure.read(before), measure.read(after)
+        if was and now is not None and SAME <= abs(now / was - 1) < off.get(measure.key, 0.0):
+            found.append(measure.words)
+    return found
 
 
 _ERROR_WORDS = {

@@ -12,7 +12,7 @@ from dashboard.figures.preview import quantile_figure
 from dashboard.formatting import age, count, utc
 from dashboard.markup import aria
 from dashboard.pages.policy import ids as here
-from dashboard.pages.policy.measures import MEASURES, Measure, difference, error_words, in_words, verdict
+from dashboard.pages.policy.measures import MEASURES, Measure, difference, error_words, in_words, verdict, within_error
 from dashboard.pages.policy.sweep_view import into_form, sweep_part
 from dashboard.pages.policy.values import all_text, differences, show_with_hint
 from service.control.preview.messages import Figures, PreviewResult, PreviewStatus
@@ -65,7 +65,11 @@ def _changes(status: PreviewStatus) -> list[Any]:
 
 def _headline(found: PreviewResult) -> str:
     words = in_words(found.running, found.draft)
-    return f"Under the draft: {words}." if words else "Nothing can be compared: too little was recorded."
+    if not words:
+        return "Nothing can be compared: too little was recorded."
+    doubtful = within_error(found.running, found.draft, found.simulator_error)
+    told = f" Smaller than the simulator's own error: {', '.join(doubtful)}." if doubtful else ""
+    return f"Under the draft: {words}.{told}"
 
 
 def trust_words(found: PreviewResult) -> str:
