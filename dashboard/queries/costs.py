@@ -8,12 +8,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from dashboard.queries.runs import offered_runs, run_begun_before
 from dashboard.score import Row
 from dashboard.span import Span
 from service.store.catalog import GraphCatalog, graph_label, read_catalog
 from service.store.engines import read_transaction
 from service.store.hints import among_times
-from service.store.tables import SHAPE_COLUMNS, engine_runs, plan_minutes, plans
+from service.store.tables import SHAPE_COLUMNS, plan_minutes, plans
 
 MINUTE = dt.timedelta(minutes=1)
 MAX_COMPARED = 10_000
@@ -21,7 +22,6 @@ MAX_COMPARED = 10_000
 MAX_OBSERVED = 40_000
 """Plans of a span up to which single observations are drawn; beyond, the roll-up's minutes are."""
 MAX_POINTS = 20_000
-MOST_RUNS = 50
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,13 +55,10 @@ def read_costs(engine: sa.Engine, span: Span, run: str | None) -> Costs:
     """The costs of a run, by default the newest that had begun in the span's time. Raises StoreError."""
     with read_transaction(engine) as connection:
         catalog = read_catalog(connection, run=run, since=span.since, until=span.until)
-        runs = connection.execute(
-            sa.select(engine_runs).order_by(engine_runs.c.started_at.desc()).limit(MOST_RUNS)
-        ).mappings()
-        known: list[Row] = [dict(row) for row in runs]
         if catalog.run_id is None:
-            return Costs(catalog, None, known, 0, 0)
-        chosen = next((row for row in known if row["run_id"] == catalog.run_id), None)
+            return Costs(catalog, None, offered_runs(connection, None), 0, 0)
+        chosen = run_begun_before(connection, span.until, catalog.run_id)
+        known = offered_runs(connection, chosen)
         ratios = _ratios(connection, span, catalog.run_id)
         completed = sum(row["plans"] for row in catalog.rows)
     nothing = {"median_ratio": None, "p90_ratio": None, "compared": 0}

@@ -10,6 +10,7 @@ import datetime as dt
 
 import sqlalchemy as sa
 
+from dashboard.queries.runs import offered_runs, run_begun_before
 from dashboard.score import Row
 from dashboard.span import Span
 from service.store.catalog import graph_label
@@ -17,14 +18,13 @@ from service.store.engines import read_transaction
 from service.store.hints import among_times
 from service.store.ledgers import LEDGERS, ledger_points, list_episodes, newest_ledgers
 from service.store.partitions import day_of
-from service.store.tables import SHAPE_COLUMNS, engine_runs, plan_lanes, plan_minutes, plans
+from service.store.tables import SHAPE_COLUMNS, plan_lanes, plan_minutes, plans
 
 MINUTE = dt.timedelta(minutes=1)
 MAX_ROUNDS = 3000
 MAX_EPISODES = 60
 POINTS = 120
 BINS = 10
-MOST_RUNS = 50
 EXPLORING = ("discovery", *LEDGERS)
 _LONGEST = dt.timedelta(seconds=10)
 
@@ -55,10 +55,8 @@ class Learning:
 def read_learning(engine: sa.Engine, span: Span, run: str | None) -> Learning:
     """What a run learned in a span; by default the newest run that had begun before its end. Raises StoreError."""
     with read_transaction(engine) as connection:
-        query = sa.select(engine_runs).order_by(engine_runs.c.started_at.desc()).limit(MOST_RUNS)
-        runs: list[Row] = [dict(row) for row in connection.execute(query).mappings()]
-        begun = [row for row in runs if row["started_at"] < span.until]
-        chosen = next((row for row in begun if run is None or row["run_id"] == run), None)
+        chosen = run_begun_before(connection, span.until, run)
+        runs = offered_runs(connection, chosen)
         if chosen is None:
             return Learning(None, runs)
         run_id = chosen["run_id"]

@@ -19,6 +19,8 @@ from dashboard.learned import FULL_MS, Bound, bounds, by_depth, corrections, rel
 from dashboard.pages import learning as page_module
 from dashboard.pages.learning.words import acceptance_words, bound_words, discovery_words, timing_words
 from dashboard.queries import learning as reads
+from dashboard.queries import runs as run_reads
+from dashboard.queries.costs import read_costs
 from dashboard.queries.learning import BINS, binned, read_learning
 from dashboard.span import Span
 from scheduler.ledgers import ACCEPTANCE_DENOMINATOR, TIMING_DENOMINATOR, Ledger
@@ -209,3 +211,15 @@ def test_the_page_says_what_is_missing_and_why(any_store: sa.Engine) -> None:
     assert "No probe was paid for in this span" in text
     assert f"run={made.run_ids[0]}" in shown(any_store, f"{search}&run={made.run_ids[0]}")
     assert "No engine had run" in shown(any_store, "?run=nobody")
+
+
+def test_a_run_with_many_runs_since_is_still_shown(any_store: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled = fill_store(any_store)
+    monkeypatch.setattr(run_reads, "MOST_RUNS", 1)
+    span = Span(filled.first_at - dt.timedelta(hours=1), filled.last_at + dt.timedelta(hours=1))
+    oldest, newest = filled.run_ids[0], filled.run_ids[-1]
+    for wanted, shown in ((oldest, oldest), (None, newest)):
+        for found in (read_learning(any_store, span, wanted), read_costs(any_store, span, wanted)):
+            assert found.run is not None
+            assert found.run["run_id"] == shown
+            assert [row["run_id"] for row in found.runs] == list(dict.fromkeys([newest, shown]))
