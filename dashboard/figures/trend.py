@@ -12,11 +12,14 @@ from dashboard.palette import KIND_COLOURS, SERIES_COLOURS, kind_colour
 from dashboard.queries.latencies import Percentiles
 from dashboard.queries.trends import Bucket, Trends
 from dashboard.score import Row
+from dashboard.span import Span
 
 HEIGHT_PX = 190
 FEW_POINTS = 20
 LONG_S = 2 * 86_400.0
 """From here on the axis shows days."""
+LABEL_SHARE = 0.12
+"""What the label of a policy change takes of a chart's width, about."""
 SHORTEST_S = 10.0
 """A piece of a stretch of time that is shorter says nothing about a rate yet."""
 
@@ -142,13 +145,13 @@ def _figure(trends: Trends, traces: list[dict[str, Any]], unit: str) -> dict[str
                 "separatethousands": True,
                 "tickfont": {"size": 11},
             },
-            **_changes(trends.changes),
+            **_changes(trends.changes, trends.span),
         },
     }
 
 
-def _changes(changes: Sequence[Row]) -> dict[str, Any]:
-    """A thin line where a policy version came into force."""
+def _changes(changes: Sequence[Row], span: Span) -> dict[str, Any]:
+    """A thin line where a policy version came into force, and its number where there is room for it."""
     lines = [
         {
             "type": "line", "x0": _axis(change["applied_at"]), "x1": _axis(change["applied_at"]), "y0": 0, "y1": 1,
@@ -156,11 +159,23 @@ def _changes(changes: Sequence[Row]) -> dict[str, Any]:
         }
         for change in changes
     ]  # fmt: skip
-    labels = [
-        {
-            "x": _axis(change["applied_at"]), "y": 1, "yref": "paper", "xanchor": "left", "yanchor": "bottom",
-            "showarrow": False, "text": f"policy {change['version']}", "font": {"size": 11},
-        }
-        for change in changes
-    ]  # fmt: skip
-    return {"shapes": lines, "annotations": labels}
+    return {"shapes": lines, "annotations": _labels(changes, span)}
+
+
+def _labels(changes: Sequence[Row], span: Span) -> list[dict[str, Any]]:
+    """The newest first: one that would lie on another is left out, one at the end stands before its line."""
+    labels: list[dict[str, Any]] = []
+    free_until = float("inf")
+    for change in changes:
+        at = (change["applied_at"] - span.since).total_seconds() / span.seconds
+        late = at > 1 - LABEL_SHARE
+        if at + (0 if late else LABEL_SHARE) > free_until:
+            continue
+        labels.append(
+            {
+                "x": _axis(change["applied_at"]), "y": 1, "yref": "paper", "xanchor": "right" if late else "left",
+                "yanchor": "bottom", "showarrow": False, "text": f"policy {change['version']}", "font": {"size": 11},
+            }
+        )  # fmt: skip
+        free_until = at - (LABEL_SHARE if late else 0)
+    return labels

@@ -130,6 +130,19 @@ def test_figures_are_plain_and_mark_policy_changes() -> None:
     assert [mark["text"] for mark in figure["layout"]["annotations"]] == ["policy 7"]
 
 
+def test_labels_of_policy_changes_lie_beside_each_other_and_inside_the_chart() -> None:
+    span = last_span("5m", AT)
+    seconds = (2, 20, 80, 90, 299)
+    changes = [{"version": 9 - at, "applied_at": AT - dt.timedelta(seconds=s)} for at, s in enumerate(seconds)]
+    layout = tokens_figure(trends(span=span, changes=changes))["layout"]
+    assert len(layout["shapes"]) == len(changes)
+    assert [(mark["text"], mark["xanchor"]) for mark in layout["annotations"]] == [
+        ("policy 9", "right"),
+        ("policy 7", "left"),
+        ("policy 5", "left"),
+    ]
+
+
 def test_a_kind_from_outside_is_no_markup_in_a_chart() -> None:
     bucket = Bucket(AT, 60.0, 0, 1, {HOSTILE: 5.0}, Percentiles(), Percentiles())
     found = trends(buckets=[bucket], kinds=[Share(HOSTILE, 1, 5.0, 5.0, 0)])
