@@ -27,16 +27,18 @@ def read_events(connection: sa.Connection, since: dt.datetime, until: dt.datetim
 
 
 def _holes(connection: sa.Connection, since: dt.datetime, until: dt.datetime) -> list[Hole]:
-    gaps = trace_gaps.c
-    query = sa.select(trace_gaps).where(gaps.noticed_at >= since).order_by(gaps.noticed_at.desc()).limit(MOST_HOLES * 4)
+    at = trace_gaps.c.noticed_at
+    # A hole is noticed in its time or later: after an old span, the first ones to be noticed are the nearest to it.
+    during = sa.select(trace_gaps).where(at >= since, at < until).order_by(at.desc()).limit(MOST_HOLES * 4)
+    later = sa.select(trace_gaps).where(at >= until).order_by(at).limit(MOST_HOLES * 4)
     found = []
-    for row in connection.execute(query).all():
+    for row in (*connection.execute(during).all(), *connection.execute(later).all()):
         if row.reason[:1].isdigit() and "span" in row.reason:
             continue  # spans that a collector never got: the rows are whole
         hole = _hole(connection, row)
         if hole.since < until and hole.until >= since:
             found.append(hole)
-    return found[:MOST_HOLES][::-1]
+    return sorted(found[:MOST_HOLES], key=lambda hole: hole.since)
 
 
 def _hole(connection: sa.Connection, row: sa.Row[tuple[object, ...]]) -> Hole:

@@ -21,7 +21,7 @@ from dashboard.queries import timeline, timeline_bins
 from dashboard.queries.timeline import newest_mark, read_picture, run_ranges
 from dashboard.timeline_records import Filters, to_us
 from service.store.engines import write_transaction
-from service.store.tables import plan_lanes, plan_minutes, plans, requests
+from service.store.tables import plan_lanes, plan_minutes, plans, requests, trace_gaps
 
 SECOND = dt.timedelta(seconds=1)
 
@@ -298,6 +298,12 @@ def test_changes_of_policy_starts_and_holes_are_told(any_store: sa.Engine) -> No
     filled = fill_store(any_store, plans=60, requests=6)
     events = read_picture(any_store, whole(filled), Filters(), "kind", filled.last_at).events
     assert [(change.version, change.at_start) for change in events.changes] == [(1, True), (2, False)]
+    with write_transaction(any_store) as connection:
+        later = {"run_id": None, "from_fence": None, "to_fence": None, "reason": "of another day"}
+        for number in range(200):
+            at = filled.last_at + dt.timedelta(days=1, seconds=number)
+            connection.execute(trace_gaps.insert(), {**later, "noticed_at": at})
+    events = read_picture(any_store, whole(filled), Filters(), "kind", filled.last_at).events
     (hole,) = events.holes
     assert (hole.plans, hole.reason) == (1, "missing tail")
     assert filled.first_at < hole.since <= hole.until
