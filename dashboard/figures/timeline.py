@@ -249,7 +249,7 @@ def _event_shapes(
         line = {"color": CHANGE_COLOUR, "width": 1.4, "dash": "dash" if change.at_start else "solid"}
         shapes.append({"type": "line", "x0": at_ms, "x1": at_ms, "y0": 0, "y1": 1, "yref": "paper", "line": line})
         late = at_ms > until_ms - span_ms * CLIPPED_SHARE
-        room = LABELLED_SHARE * (2 if late else 1)
+        room = LABELLED_SHARE + (CLIPPED_SHARE if late else 0)
         if at_ms - last_ms > span_ms * room and len(notes) < MOST_LABELS:
             note = _note(at_ms, f"{'start, ' if change.at_start else ''}policy {change.version}")
             notes.append(note | ({"xanchor": "right"} if late else {}))
