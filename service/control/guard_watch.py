@@ -16,7 +16,15 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from scheduler.errors import InvalidPolicy
-from service.control.errors import ChangeInProgress, ControlError, EngineDidNotAnswer, NoGuard, StalePolicy
+from service.control.errors import (
+    ChangeInProgress,
+    ControlError,
+    EngineDidNotAnswer,
+    NoGuard,
+    StalePolicy,
+    UnknownVersion,
+    UnreadablePolicy,
+)
 from service.control.evidence import measure, missing_trace, stored_until
 from service.control.guard_rows import (
     close_guard,
@@ -232,7 +240,17 @@ class GuardWatch:
         except ChangeInProgress:
             self._last = None  # the next look carries it out
             return
+        except (UnknownVersion, UnreadablePolicy) as error:  # after a downgrade, or by another hand in the store
+            await asyncio.to_thread(self._give_up, guard, evidence, f"{reason}; it could not be taken back: {error}")
+            return
         self._decided("rolled_back")
+
+    def _give_up(self, guard: Guard, evidence: Evidence, reason: str) -> None:
+        """Ends a guard whose version before cannot be used; its own version stays, and people are told."""
+        with write_transaction(self._control.store) as connection:
+            closed = close_guard(connection, guard.version, "ended", reason, self._control.now(), evidence)
+        if closed:
+            _log.error("the guard of policy version %d has ended and the version stays: %s", guard.version, reason)
 
 
 def _doubt(guard: Guard, evidence: Evidence, *, ready: bool, whole: bool) -> str | None:

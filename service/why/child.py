@@ -10,6 +10,7 @@ if __name__ == "__main__":
     give_way()
 
 import importlib.metadata
+import resource
 import sys
 
 import msgspec
@@ -21,6 +22,9 @@ from service.why.errors import WhyError
 from service.why.explanation import explain
 from service.why.recorded import FenceName
 from service.why.verdicts import MOST_DIFFERENCES, UNAVAILABLE, Task, Verdict
+
+MOST_BYTES = 3 << 30
+"""Of address space: a forged log must not take the server's memory."""
 
 
 def verdict_of(task: Task) -> Verdict:
@@ -56,6 +60,7 @@ def _version() -> str:
 
 def main() -> int:
     """Reads the task, writes the verdict."""
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
     task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
     load_kernels()
     sys.stdout.buffer.write(msgspec.json.encode(verdict_of(task)))

@@ -15,6 +15,7 @@ from service.control.policy import resolve_initial_policy
 from service.ipc.errors import EngineUnavailable
 from service.settings import Settings
 from service.store.engines import write_transaction
+from service.store.tables import policy_versions
 
 
 def test_nobody_else_looks_while_one_has_the_lease_and_another_does_when_it_has_ended(any_bench):
@@ -308,3 +309,21 @@ def test_a_look_that_takes_long_is_no_clock_that_was_set_anew(bench):
 
     guard = run(story())
     assert (guard.state, guard.reason) == ("held", "every limit held to the end")
+
+
+def test_a_guard_whose_version_before_cannot_be_used_ends_once_and_says_so(bench, caplog):
+    async def story():
+        await bench.opened()
+        with write_transaction(bench.store) as connection:
+            damaged = policy_versions.update().where(policy_versions.c.version == 1)
+            connection.execute(damaged.values(newcomer_memory="elephant"))
+        await bench.trial(20, first_ms=150.0)
+        return await bench.guard(), bench.attempts()
+
+    guard, attempts = run(story())
+    assert guard.state == "ended"
+    assert "it could not be taken back" in guard.reason
+    assert "newcomer_memory" in guard.reason
+    assert bench.decided == []
+    assert len(attempts) == 2  # the change, and one try to take it back
+    assert "the version stays" in caplog.text
