@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import errno
+import json
 import os
 import pathlib
 import signal
@@ -162,6 +163,24 @@ def test_a_spoilt_state_hides_no_other_preview(previews: Previews, folder: pathl
     with pytest.raises(PreviewsUnusable, match="cannot be read"):
         spoilt.read()
     assert asyncio.run(previews.kept()) == []
+
+
+@pytest.mark.usefixtures("hanging")
+@pytest.mark.parametrize("part", ["draft", "running"])
+def test_one_of_a_version_with_other_coefficients_is_refused_in_words(
+    previews: Previews, folder: pathlib.Path, part: str
+) -> None:
+    async def run() -> str:
+        started = await previews.start(request(), "ada")
+        await previews.cancel(started.id)
+        return started.id
+
+    kept = PreviewFolder(folder, asyncio.run(run()))
+    state = json.loads((kept.path / "state.json").read_bytes())
+    state["request"][part].popitem()
+    (kept.path / "state.json").write_text(json.dumps(state))
+    with pytest.raises(PreviewsUnusable, match="another version"):
+        kept.read()
 
 
 @pytest.mark.usefixtures("hanging")

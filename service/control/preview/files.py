@@ -17,8 +17,9 @@ import shutil
 
 import msgspec
 
+from scheduler.policy import COEFFICIENT_BY_NAME
 from service.control.preview.errors import PreviewsUnusable, UnknownPreview
-from service.control.preview.messages import PreviewResult, PreviewStatus
+from service.control.preview.messages import PreviewRequest, PreviewResult, PreviewStatus
 
 STATE, RESULT, LOCK, CANCEL = "state.json", "result.json", "process.lock", "cancel"
 PRIVATE = 0o700
@@ -59,11 +60,14 @@ class PreviewFolder:
 
     def _read_state(self) -> PreviewStatus:
         try:
-            return msgspec.json.decode((self.path / STATE).read_bytes(), type=PreviewStatus)
+            status = msgspec.json.decode((self.path / STATE).read_bytes(), type=PreviewStatus)
         except FileNotFoundError:
             raise UnknownPreview(f"there is no preview {self.id}; the newest 20 are kept") from None
         except (OSError, msgspec.MsgspecError, RecursionError) as error:
             raise PreviewsUnusable(f"the state of preview {self.id} cannot be read: {error}") from error
+        if not _is_of_this_version(status.request):
+            raise PreviewsUnusable(f"preview {self.id} cannot be read: another version of Helios made it")
+        return status
 
     def write(self, status: PreviewStatus) -> None:
         """Replaces the state. Raises PreviewsUnusable."""
@@ -117,3 +121,11 @@ def preview_ids(previews: pathlib.Path) -> list[str]:
     with contextlib.suppress(FileNotFoundError):
         return sorted(path.name for path in previews.iterdir() if _ID.fullmatch(path.name))
     return []
+
+
+def _is_of_this_version(request: PreviewRequest) -> bool:
+    """Whether it names the coefficients that there are: a folder may be older than the program."""
+    axes = () if request.sweep is None else request.sweep.axes
+    named = {axis.coefficient for axis in axes}
+    known = COEFFICIENT_BY_NAME.keys()
+    return request.draft.keys() == known and request.running.keys() == known and named <= known
