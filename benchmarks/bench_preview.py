@@ -32,7 +32,7 @@ from service.control.preview.replay import preview
 from service.store.database import open_database
 
 ALPHABET = "abcdefgh "
-FIGURES = ("ttft_p50_ms", "ttft_p99_ms", "inter_token_p50_ms", "inter_token_p99_ms", "tokens_per_s", "busy_share")
+FIGURES = ("ttft_p50_ms", "ttft_p99_ms", "time_per_token_p50_ms", "time_per_token_p99_ms", "tokens_per_s", "busy_share")
 
 
 def arguments() -> argparse.Namespace:

@@ -71,6 +71,15 @@
         return text;
     };
 
+    // A suggestion stands in for nothing or for the one before it, never for what somebody typed meanwhile.
+    const suggested = {};
+    helios.suggestValues = function (values, typed, id) {
+        const before = suggested[id] || "";
+        if ((typed || "").trim() && typed !== before) return clientside.no_update;
+        suggested[id] = values;
+        return values;
+    };
+
     // Opens the evidence of a decided trial below the history; a running one is at the top of the page.
     cells.TrialLink = function (props) {
         if (!props.value) return null;

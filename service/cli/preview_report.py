@@ -70,9 +70,9 @@ def _figures() -> list[tuple[str, str, Any]]:
     return [
         ("first token, p50 ms", "", quantile("ttft_ms", 0.5)),
         ("first token, p99 ms", "", quantile("ttft_ms", 0.99)),
-        ("time per further token, p50 ms", "", quantile("inter_token_ms", 0.5)),
-        ("time per further token, p99 ms", "", quantile("inter_token_ms", 0.99)),
-        ("gap between outputs, p99 ms", "", quantile("gap_ms", 0.99)),
+        ("time per further token, p50 ms", "", quantile("time_per_token_ms", 0.5)),
+        ("time per further token, p99 ms", "", quantile("time_per_token_ms", 0.99)),
+        ("inter-token, p99 ms", "", quantile("inter_token_ms", 0.99)),
         ("longest gap, ms", "", plain("largest_gap_ms")),
         ("output tokens/s", "", plain("tokens_per_s")),
         ("prompt tokens/s", "", plain("prompt_tokens_per_s")),

@@ -45,7 +45,7 @@ def test_it_says_how_things_are_and_draws_the_last_hour(page: Page, traffic: tup
     open_overview(page, address)
     expect(page).to_have_title("Overview · Helios")
     tiles = page.locator(f"#{ids.TILES}")
-    for words in ("Running", "Waiting", "First token", "Between tokens", "Output tokens", "Device busy", "version 3"):
+    for words in ("Running", "Waiting", "First token", "Time per token", "Output tokens", "Device busy", "version 3"):
         expect(tiles).to_contain_text(words)
     expect(page.get_by_role("heading", name="The last hour")).to_be_visible()
     expect(page.locator(f"#{ids.TREND_WORDS}")).to_contain_text("plans; a point is 1 minute")

@@ -14,7 +14,8 @@ BALANCED = PolicyConfig.balanced().as_dict()
 def figures(ttft_ms: float) -> dict[str, Any]:
     spread = [[share, ttft_ms] for share in (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)]
     return {
-        "ttft_ms": spread, "inter_token_ms": spread, "gap_ms": [], "largest_gap_ms": None, "tokens_per_s": 1234.5,
+        "ttft_ms": spread, "time_per_token_ms": spread, "inter_token_ms": [], "largest_gap_ms": None,
+        "tokens_per_s": 1234.5,
         "prompt_tokens_per_s": 10.0, "fairness_requests": 0.9, "exploration_share": 0.01, "busy_share": 0.5,
         "completed": 7,
     }  # fmt: skip

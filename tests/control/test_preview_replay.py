@@ -47,7 +47,7 @@ def test_the_replay_of_a_simulated_run_is_within_ten_percent_of_what_happened(an
     assert result.recorded.samples == len(truth.workload.arrivals) == result.requests
     assert result.recorded_under_running
     assert result.window.policy_versions == (1,)
-    for name in ("ttft_p50_ms", "inter_token_p50_ms", "tokens_per_s", "busy_share"):
+    for name in ("ttft_p50_ms", "time_per_token_p50_ms", "tokens_per_s", "busy_share"):
         ratio = ratios(result)[name]
         assert ratio is not None
         assert abs(ratio - 1) < CLOSE, name
@@ -71,7 +71,7 @@ def test_recorded_figures_are_those_of_the_run(store: sa.Engine, recorded: Recor
     assert quantile(result.recorded.ttft_ms, 0.5) == pytest.approx(_middle(firsts), abs=0.01)
     longer = [outcome for outcome in recorded.result.outcomes if outcome.output_tokens > 1]
     per_token = sorted((o.finished_ns - o.first_ns) / 1e6 / (o.output_tokens - 1) for o in longer)
-    assert quantile(result.recorded.inter_token_ms, 0.5) == pytest.approx(_middle(per_token), abs=0.01)
+    assert quantile(result.recorded.time_per_token_ms, 0.5) == pytest.approx(_middle(per_token), abs=0.01)
     assert result.recorded.plans == recorded.result.plans
     assert result.recorded.completed == len(recorded.result.outcomes)
 
@@ -91,7 +91,7 @@ def test_a_draft_moves_what_it_is_about(store: sa.Engine, recorded: Recorded) ->
     result = previewed(store, coefficients={"decode_age_price": 50.0})
     before, after = result.running, result.draft
     assert (quantile(after.ttft_ms, 0.95) or 0) > (quantile(before.ttft_ms, 0.95) or 0)
-    assert (quantile(after.gap_ms, 0.99) or 0) < (quantile(before.gap_ms, 0.99) or 0)
+    assert (quantile(after.inter_token_ms, 0.99) or 0) < (quantile(before.inter_token_ms, 0.99) or 0)
 
 
 def test_a_sweep_has_every_point_and_marks_the_draft(store: sa.Engine, recorded: Recorded) -> None:

@@ -16,8 +16,8 @@ def figures(first_token_ms: float = 100.0, tokens_per_s: float = 50.0) -> Figure
     """Distributions that grow with `first_token_ms`."""
     return Figures(
         ttft_ms=[(share, first_token_ms * (1 + share)) for share in QUANTILES],
-        inter_token_ms=[(share, 10 * (1 + share)) for share in QUANTILES],
-        gap_ms=[(share, 12 * (1 + share)) for share in QUANTILES],
+        time_per_token_ms=[(share, 10 * (1 + share)) for share in QUANTILES],
+        inter_token_ms=[(share, 12 * (1 + share)) for share in QUANTILES],
         largest_gap_ms=500.0,
         tokens_per_s=tokens_per_s,
         prompt_tokens_per_s=200.0,

@@ -83,7 +83,7 @@ def figures(trends: Trends) -> list[dict[str, Any]]:
 CHARTS = (
     (ids.TOKENS, "tokens", "Output, tokens/s"),
     (ids.FIRST_TOKEN, "first_token", "First token, ms"),
-    (ids.BETWEEN, "between", "Between tokens, ms"),
+    (ids.BETWEEN, "between", "Time per token, ms"),
     (ids.DEVICE, "device", "Device, % busy"),
 )
 """Component id, key of chart_words and legend, and title of each chart."""

@@ -58,7 +58,7 @@ def tiles(now: Now) -> list[Tile]:
         Tile("Running", count(now.running), _run_words(now), path_with(REQUESTS_PATH, finish="running")),
         _waiting(now),
         _latency("First token, p50", now.first_token, path_with(REQUESTS_PATH, order="first", last="5m")),
-        _latency("Between tokens, p50", now.between, None),
+        _latency("Time per token, p50", now.between, None),
         Tile("Output tokens", f"{quantity(now.tokens / MINUTE.total_seconds())}/s", _plans_words(now), minute),
         _busy(now, minute),
         _policy(now),

@@ -53,12 +53,13 @@ MEASURES: tuple[Measure, ...] = (
     Measure("ttft_p90_ms", "first token p90", lambda f: quantile(f.ttft_ms, 0.9), milliseconds, "lower"),
     Measure("ttft_p99_ms", "first token p99", lambda f: quantile(f.ttft_ms, 0.99), milliseconds, "lower",
             meaning="One request in a hundred waited longer than this for its first token."),
-    Measure("inter_token_p50_ms", "inter-token p50", lambda f: quantile(f.inter_token_ms, 0.5), milliseconds, "lower",
-            meaning="Time from token to token, averaged over one answer; half of the answers were faster."),
-    Measure("inter_token_p99_ms", "inter-token p99", lambda f: quantile(f.inter_token_ms, 0.99), milliseconds, "lower"),
-    Measure("gap_p99_ms", "gap p99", lambda f: quantile(f.gap_ms, 0.99), milliseconds, "lower",
-            meaning="Every pause between two visible pieces of a stream; one in a hundred was longer. "
-            "A trial's inter-token limit is of this."),
+    Measure("time_per_token_p50_ms", "time per token p50", lambda f: quantile(f.time_per_token_ms, 0.5), milliseconds,
+            "lower", meaning="An answer's time from its first token to its last, by its tokens; half were faster."),
+    Measure("time_per_token_p99_ms", "time per token p99", lambda f: quantile(f.time_per_token_ms, 0.99), milliseconds,
+            "lower"),
+    Measure("inter_token_p99_ms", "inter-token p99", lambda f: quantile(f.inter_token_ms, 0.99), milliseconds, "lower",
+            meaning="Every time between two visible pieces of an answer; one in a hundred was longer. "
+            "A trial's inter-token limit is of this, too."),
     Measure("largest_gap_ms", "longest gap", lambda f: f.largest_gap_ms, milliseconds, "lower"),
     Measure("tokens_per_s", "throughput", lambda f: f.tokens_per_s, rate, "higher",
             meaning="Output tokens per second over the whole window."),
@@ -132,6 +133,8 @@ def within_error(before: Figures, after: Figures, errors: Sequence[FigureError])
 _ERROR_WORDS = {
     "ttft_p50_ms": "p50 first token",
     "ttft_p99_ms": "p99 first token",
+    "time_per_token_p50_ms": "p50 time per token",
+    "time_per_token_p99_ms": "p99 time per token",
     "inter_token_p50_ms": "p50 inter-token time",
     "inter_token_p99_ms": "p99 inter-token time",
     "tokens_per_s": "throughput",

@@ -196,13 +196,14 @@ def _register_sweep(app: dash.Dash, previews: Previews) -> None:
 
 
 def _register_suggestions(app: dash.Dash) -> None:
-    for name_id, values_id in (
-        (here.SWEEP_FIRST, here.SWEEP_FIRST_VALUES),
-        (here.SWEEP_SECOND, here.SWEEP_SECOND_VALUES),
+    """Values for a coefficient that was chosen; the browser puts them in unless somebody has typed others meanwhile."""
+    for name_id, values_id, suggested_id in (
+        (here.SWEEP_FIRST, here.SWEEP_FIRST_VALUES, here.SWEEP_FIRST_SUGGESTED),
+        (here.SWEEP_SECOND, here.SWEEP_SECOND_VALUES, here.SWEEP_SECOND_SUGGESTED),
     ):
 
         @app.callback(
-            Output(values_id, "value"),
+            Output(suggested_id, "data"),
             Input(name_id, "value"),
             State(ids.POLICY_LOADED, "data"),
             prevent_initial_call=True,
@@ -212,3 +213,13 @@ def _register_suggestions(app: dash.Dash) -> None:
                 return ""
             chosen = checks.choice("coefficient", name, tuple(COEFFICIENT_BY_NAME))
             return suggestion(read_loaded(data).values[chosen], COEFFICIENT_BY_NAME[chosen])
+
+        in_browser(
+            app,
+            "suggestValues",
+            Output(values_id, "value"),
+            Input(suggested_id, "data"),
+            State(values_id, "value"),
+            State(values_id, "id"),
+            first_call=False,
+        )

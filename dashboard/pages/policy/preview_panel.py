@@ -36,6 +36,8 @@ def preview_panel(kept: Sequence[PreviewStatus] | None, *, preview_id: str | Non
         [
             dcc.Store(id=here.PREVIEW_ID, data=preview_id),
             dcc.Store(id=here.PREVIEW_SHOWN),
+            dcc.Store(id=here.SWEEP_FIRST_SUGGESTED),
+            dcc.Store(id=here.SWEEP_SECOND_SUGGESTED),
             dcc.Store(id=here.PREVIEW_ASK),
             dcc.Store(id=here.PREVIEW_BUSY, data=False),
             dcc.Interval(id=here.PREVIEW_TICK, interval=TICK_MS, disabled=preview_id is None),

@@ -39,8 +39,8 @@ def preview_result(status: PreviewStatus) -> list[Any]:
         html.Div(
             [
                 _chart(here.PREVIEW_FIRST_TOKEN, "Time to the first token", found, "ttft_ms"),
-                _chart(here.PREVIEW_INTER_TOKEN, "Time from token to token", found, "inter_token_ms"),
-                _chart(here.PREVIEW_GAPS, "Gaps between visible pieces", found, "gap_ms"),
+                _chart(here.PREVIEW_TIME_PER_TOKEN, "Time per token, an answer's mean", found, "time_per_token_ms"),
+                _chart(here.PREVIEW_GAPS, "Inter-token times, each of them", found, "inter_token_ms"),
             ],
             className="preview-charts",
         ),
@@ -161,11 +161,11 @@ def _sides(found: PreviewResult) -> Sequence[tuple[str, Figures]]:
 
 
 def curve_of(figures: Figures, column: str) -> list[tuple[float, float]]:
-    """One distribution of the figures: ttft_ms, inter_token_ms or gap_ms."""
+    """One distribution of the figures: ttft_ms, time_per_token_ms or inter_token_ms."""
     curves: Mapping[str, list[tuple[float, float]]] = {
         "ttft_ms": figures.ttft_ms,
+        "time_per_token_ms": figures.time_per_token_ms,
         "inter_token_ms": figures.inter_token_ms,
-        "gap_ms": figures.gap_ms,
     }
     return curves[column]
 

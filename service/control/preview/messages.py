@@ -76,9 +76,9 @@ class Sampled(msgspec.Struct, frozen=True):
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """One policy on one window.
 
-    `ttft_ms`: arrival to the first visible output. `inter_token_ms`: an answer's time from its first visible output to
-    its last, divided by its further tokens. `gap_ms`: every time between two visible outputs of an answer. Each is a
-    list of (quantile, ms) in the order of QUANTILES, empty without values.
+    `ttft_ms`: arrival to the first visible output. `time_per_token_ms`: an answer's time from its first visible output
+    to its last, divided by its further tokens. `inter_token_ms`: every time between two visible outputs of an answer.
+    Each is a list of (quantile, ms) in the order of QUANTILES, empty without values.
     `tokens_per_s`: output tokens; `prompt_tokens_per_s`: computed ones. `fairness_requests`: Jain's index over the
     requests' service rates (computed prompt and output tokens by time from arrival to end), 1 when all are equal;
     `fairness_groups`: over the means of `groups`, which share a cached prefix or else a model; None below two groups.
@@ -87,8 +87,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     ttft_ms: list[tuple[float, float]] = []
+    time_per_token_ms: list[tuple[float, float]] = []
     inter_token_ms: list[tuple[float, float]] = []
-    gap_ms: list[tuple[float, float]] = []
     largest_gap_ms: float | None = None
     tokens_per_s: float | None = None
     prompt_tokens_per_s: float | None = None
@@ -106,7 +106,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 class FigureError(msgspec.Struct, frozen=True, kw_only=True):
     """How far the simulator is from what happened, for one figure. `ratio`: simulated over recorded; 1 is exact.
 
-    `name`: ttft_p50_ms, ttft_p99_ms, inter_token_p50_ms, inter_token_p99_ms, tokens_per_s, busy_share.
+    `name`: ttft_, time_per_token_ or inter_token_ with p50_ms or p99_ms; tokens_per_s, busy_share.
     """
 
     name: str

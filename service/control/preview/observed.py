@@ -19,14 +19,14 @@ EXPLORING = frozenset({"discovery", "timing_refresh", "acceptance_learning"})
 class Seen:
     """One piece of traffic. Times in ns, counts in tokens.
 
-    `ttft_ns`: of requests that came and had their first output in the piece. `inter_token_ns`: of answers that began
+    `ttft_ns`: of requests that came and had their first output in the piece. `time_per_token_ns`: of answers that began
     and ended in it. `gaps_ns`: between visible outputs in it. `rates`: (group, tokens per ns) of requests that came and
     ended in it.
     """
 
     length_ns: int
     ttft_ns: list[int] = dataclasses.field(default_factory=list)
-    inter_token_ns: list[float] = dataclasses.field(default_factory=list)
+    time_per_token_ns: list[float] = dataclasses.field(default_factory=list)
     gaps_ns: list[npt.NDArray[np.int64]] = dataclasses.field(default_factory=list)
     rates: list[tuple[str, float]] = dataclasses.field(default_factory=list)
     output_tokens: int = 0
@@ -45,7 +45,7 @@ class Seen:
         self.completed += 1
         self.rates.append((group, (computed + output) / max(1, finished_ns - arrived_ns)))
         if output > 1:
-            self.inter_token_ns.append((finished_ns - first_ns) / (output - 1))
+            self.time_per_token_ns.append((finished_ns - first_ns) / (output - 1))
 
 
 def figures_of(pieces: Sequence[Seen]) -> Figures:
@@ -60,8 +60,8 @@ def figures_of(pieces: Sequence[Seen]) -> Figures:
     means = [float(np.mean([rate for of, rate in rates if of == group])) for group in groups]
     return Figures(
         ttft_ms=_quantiles(ttft),
-        inter_token_ms=_quantiles(np.array([ns for piece in pieces for ns in piece.inter_token_ns])),
-        gap_ms=_quantiles(gaps.astype(np.float64)),
+        time_per_token_ms=_quantiles(np.array([ns for piece in pieces for ns in piece.time_per_token_ns])),
+        inter_token_ms=_quantiles(gaps.astype(np.float64)),
         largest_gap_ms=float(gaps.max()) / NS_PER_MS if len(gaps) else None,
         tokens_per_s=sum(piece.output_tokens for piece in pieces) / seconds,
         prompt_tokens_per_s=sum(piece.prompt_tokens for piece in pieces) / seconds,
@@ -101,6 +101,7 @@ def errors_between(recorded: Figures, simulated: Figures) -> list[FigureError]:
         (f"{name}_p{round(share * 100)}_ms", quantile(real, share), quantile(made, share))
         for name, real, made in (
             ("ttft", recorded.ttft_ms, simulated.ttft_ms),
+            ("time_per_token", recorded.time_per_token_ms, simulated.time_per_token_ms),
             ("inter_token", recorded.inter_token_ms, simulated.inter_token_ms),
         )
         for share in (0.5, 0.99)

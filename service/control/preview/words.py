@@ -46,7 +46,7 @@ def notes_of(
     if opened:
         notes.append(
             f"{opened:,} requests were under way when the window began; they go on with what was left of them, and "
-            "count for the load but not for the first-token and inter-token times."
+            "count for the load but not for the times of first and further tokens."
         )
     if any(recording.preempted for recording in recordings):
         notes.append("Requests were set aside for want of KV pages then; the simulator has pages without end.")
