@@ -13,12 +13,12 @@ import contextlib
 import contextvars
 import os
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import TypeVar
 
 import sqlalchemy as sa
 
-from service.store.errors import TooManyReads
+from service.store.places import Places
 from service.store.read_limits import ReadLimit, limited
 
 Result = TypeVar("Result")
@@ -29,6 +29,7 @@ WAITING = 32
 PATIENCE_S = 5.0
 LIMIT_S = 10.0
 STOP_AGAIN_S = 0.1
+BUSY = "The dashboard is busy: other views are still reading the trace store. Try again in a moment"
 
 
 class Reads:
@@ -45,11 +46,8 @@ class Reads:
         self._threads = concurrent.futures.ThreadPoolExecutor(
             threads, thread_name_prefix="helios-view", initializer=_give_way
         )
-        self._places = asyncio.Semaphore(threads)
-        self._may_wait = waiting
-        self._patience_s = patience_s
+        self._places = Places(threads, waiting, patience_s, BUSY)
         self._limit_s = limit_s
-        self._waiting = 0
 
     async def run(self, engine: sa.Engine, query: Callable[[sa.Engine], Result]) -> Result:
         """What `query` makes of the engine, in a thread.
@@ -57,7 +55,7 @@ class Reads:
         Raises TooManyReads when there is no place, ReadTooLong after `limit_s`, and what `query` raises. Cancelling the
         caller stops the query.
         """
-        async with self._place():
+        async with self._places.one():
             limit = ReadLimit(self._limit_s)
             work = contextvars.copy_context().run
             task = asyncio.get_running_loop().run_in_executor(self._threads, work, query, limited(engine, limit))
@@ -66,29 +64,6 @@ class Reads:
             except asyncio.CancelledError:
                 await _until_stopped(limit, task)
                 raise
-
-    @contextlib.asynccontextmanager
-    async def _place(self) -> AsyncIterator[None]:
-        if self._places.locked():
-            await self._wait()
-        else:
-            await self._places.acquire()
-        try:
-            yield
-        finally:
-            self._places.release()
-
-    async def _wait(self) -> None:
-        busy = "The dashboard is busy: other views are still reading the trace store. Try again in a moment"
-        if self._waiting >= self._may_wait:
-            raise TooManyReads(busy)
-        self._waiting += 1
-        try:
-            await asyncio.wait_for(self._places.acquire(), self._patience_s)
-        except TimeoutError as error:
-            raise TooManyReads(busy) from error
-        finally:
-            self._waiting -= 1
 
 
 def _give_way() -> None:

@@ -7,12 +7,12 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator
 
 import msgspec
 
 from service.settings import child_environment
-from service.store.errors import StatementError, StoreUnavailable, TooManyReads
+from service.store.errors import StatementError, StoreUnavailable
+from service.store.places import Places
 from service.store.question import Question, Told
 
 _log = logging.getLogger(__name__)
@@ -20,6 +20,7 @@ PLACES = 2
 WAITING = 8
 PATIENCE_S = 5.0
 READY_FOR_S = 120.0
+BUSY = "Other statements are still running; try again in a moment"
 GRACE_S = 3.0
 """Beyond a question's own time: to start the process, and to hand the answer over."""
 _PROGRAM = (sys.executable, "-m", "service.store.question_process")
@@ -29,10 +30,7 @@ class Asking:
     """The questions of one service process. At most `places` run and `waiting` wait, each for `patience_s`."""
 
     def __init__(self, places: int = PLACES, waiting: int = WAITING, patience_s: float = PATIENCE_S) -> None:
-        self._places = asyncio.Semaphore(places)
-        self._may_wait = waiting
-        self._patience_s = patience_s
-        self._waiting = 0
+        self._places = Places(places, waiting, patience_s, BUSY)
         self._ready: asyncio.Task[asyncio.subprocess.Process] | None = None
         self._dismissal: asyncio.TimerHandle | None = None
 
@@ -41,7 +39,7 @@ class Asking:
 
         Cancelling the caller ends the statement. Raises StatementError, StoreUnavailable and TooManyReads.
         """
-        async with self._place():
+        async with self._places.one():
             body, told = await _answered(await self._process(), question)
         if told.error is None:
             return body, told
@@ -71,29 +69,6 @@ class Asking:
             ready.add_done_callback(_dismissed)
             raise
         return process if process.returncode is None else await _started()
-
-    @contextlib.asynccontextmanager
-    async def _place(self) -> AsyncIterator[None]:
-        if self._places.locked():
-            await self._wait()
-        else:
-            await self._places.acquire()
-        try:
-            yield
-        finally:
-            self._places.release()
-
-    async def _wait(self) -> None:
-        busy = "Other statements are still running; try again in a moment"
-        if self._waiting >= self._may_wait:
-            raise TooManyReads(busy)
-        self._waiting += 1
-        try:
-            await asyncio.wait_for(self._places.acquire(), self._patience_s)
-        except TimeoutError as error:
-            raise TooManyReads(busy) from error
-        finally:
-            self._waiting -= 1
 
 
 async def _started() -> asyncio.subprocess.Process:

@@ -137,14 +137,13 @@ def test_a_caller_that_asks_too_often_is_told_when_it_may(sql_api, ask):
 def test_a_caller_that_leaves_ends_its_statement(sql_api, ask):
     context = sql_api.app.state["context"]
     places = context.asking._places
-    free = places._value
     body = json.dumps({"statement": ENDLESS, "timeout_s": 30}).encode()
     host, port = sql_api.url.removeprefix("http://").split(":")
     head = f"POST /api/sql HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
     with socket.create_connection((host, int(port))) as connection:
         connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-        wait_until(lambda: places._value == free - 1, "the statement runs")
-    wait_until(lambda: places._value == free, "its process has ended")
+        wait_until(lambda: places.taken == 1, "the statement runs")
+    wait_until(lambda: places.taken == 0, "its process has ended")
     assert ask("SELECT 1 AS one").json()["rows"] == [[1]]
 
 
@@ -183,12 +182,11 @@ def test_a_caller_that_leaves_before_its_process_is_ready_leaves_none_behind(mon
 
 def test_statements_that_run_do_not_hold_up_anything_else(sql_api, ask):
     context = sql_api.app.state["context"]
-    free = context.asking._places._value
     answers = []
     threads = [threading.Thread(target=lambda: answers.append(ask(STUBBORN, timeout_s=2))) for _ in range(2)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: context.asking._places._value == 0, "as many run as may", 20)
+    wait_until(lambda: context.asking._places.taken == 2, "as many run as may", 20)
     assert sql_api.http.get("/metrics").status_code == 200
     assert sql_api.chat().status_code == 200
     assert sql_api.http.get("/api/plans?limit=1").status_code == 200
@@ -196,7 +194,7 @@ def test_statements_that_run_do_not_hold_up_anything_else(sql_api, ask):
     for thread in threads:
         thread.join()
     assert {answer.status_code for answer in answers} == {422}
-    assert context.asking._places._value == free
+    assert context.asking._places.taken == 0
 
 
 @pytest.mark.parametrize("kind", ["json", "csv"])
