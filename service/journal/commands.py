@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,9 +15,21 @@ import msgspec
 
 from service.journal.errors import JournalUnwritable, SegmentDamaged
 from service.journal.reader import Batch, Gap, JournalReader
-from service.journal.segments import CLOSED, OPEN, SEALED, SegmentFile, segment_numbers, segment_path, writer_lives
+from service.journal.segments import (
+    CLOSED,
+    OPEN,
+    SEALED,
+    Progress,
+    SegmentFile,
+    segment_numbers,
+    segment_path,
+    writer_lives,
+)
 
 STATE = {OPEN: "open", SEALED: "sealed", CLOSED: "closed"}
+SETTLING_TRIES = 100
+SETTLING_PAUSE_S = 0.01
+"""On a busy machine a writer may stand still for a while between the words of its progress."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -173,7 +186,7 @@ def _report(
         return None
     except SegmentDamaged as error:
         return SegmentReport(number, None, "unknown", size, 0, None, str(error))
-    progress = segment.progress()
+    progress = _settled_progress(segment)
     segment.close()
     problem = next((gap.reason for gap in gaps if path.name in gap.reason), None)
     if size < segment.header.size:
@@ -183,6 +196,16 @@ def _report(
     state = STATE.get(progress.state, "unknown") if progress is not None else "unknown"
     fence = progress.last_fence if progress is not None else None
     return SegmentReport(number, segment.header.run_id, state, size, records, fence, problem)
+
+
+def _settled_progress(segment: SegmentFile) -> Progress | None:
+    """The writer's place; None when it cannot be trusted, though a writer that was held up had time to go on."""
+    for _ in range(SETTLING_TRIES):
+        progress = segment.progress()
+        if progress is not None:
+            return progress
+        time.sleep(SETTLING_PAUSE_S)
+    return None
 
 
 def _named(value: Any) -> Any:

@@ -8,7 +8,7 @@ import pytest
 
 from service.journal import commands
 from service.journal.reader import Gap, JournalReader
-from service.journal.segments import SegmentFile, segment_numbers, segment_path
+from service.journal.segments import PROGRESS_AT, SegmentFile, segment_numbers, segment_path
 
 NAME = "segment-00000001.hj"
 
@@ -144,6 +144,27 @@ def test_a_journal_that_is_written_and_shipped_meanwhile_is_whole(open_writer, h
         work.join()
     assert writer.lost_records == 0
     assert commands.verify(directory).removed_segments > 10
+
+
+def test_a_writer_that_is_held_up_between_two_words_of_its_progress_is_no_damage(
+    open_writer, helpers, tmp_path, monkeypatch
+):
+    writer = open_writer()
+    writer.append([helpers.plan(1)], 1)
+    path = segment_path(tmp_path / "journal", 1)
+    whole = path.read_bytes()
+    half = bytearray(whole)
+    half[PROGRESS_AT : PROGRESS_AT + 8] = (99).to_bytes(8, "little")
+    path.write_bytes(half)
+    pauses = []
+
+    def goes_on(seconds):
+        pauses.append(seconds)
+        path.write_bytes(whole)
+
+    monkeypatch.setattr(commands.time, "sleep", goes_on)
+    assert commands.verify(tmp_path / "journal").whole
+    assert len(pauses) == 1
 
 
 def test_a_segment_that_the_budget_took_while_it_was_read_is_missing(open_writer, helpers, tmp_path, monkeypatch):
