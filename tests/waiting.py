@@ -19,7 +19,7 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def wait_until(condition: Callable[[], object], what: str, seconds: float = 20.0) -> object:
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> object:
     """Polls until `condition` gives something true and returns it; fails the test after `seconds`."""
     deadline = time.monotonic() + seconds
     pause = threading.Event()

@@ -98,6 +98,7 @@ def test_every_page_has_a_title_of_its_own(page: Page, site: tuple[str, Made]) -
     address, _ = site
     titles = []
     page.goto(f"{address}/dashboard/")
+    expect(page.locator("header nav a")).to_have_count(len(TITLES))
     for link in page.locator("header nav a").all():
         link.click()
         expect(page.locator("header nav a[aria-current]")).to_have_text(link.inner_text())
