@@ -64,12 +64,13 @@ def follow_the_keyboard(page: Page) -> None:
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
     stops = []
-    while len(stops) < MOST_TABS and sum(stop["where"] == "main" for stop in stops) < 3:
+    for _ in range(MOST_TABS):
         page.keyboard.press("Tab")
         stop = page.evaluate(FOCUS)
-        if stop is None:
+        if stop is not None:  # a live page may just have drawn anew what had the focus; the next stop is behind it
+            stops.append(stop)
+        if sum(stop["where"] == "main" for stop in stops) == 3:
             break
-        stops.append(stop)
     assert [stop["name"] for stop in stops if stop["where"] == "nav"] == TITLES
     assert any(stop["where"] == "main" for stop in stops)
     assert [stop for stop in stops if not stop["visible"]] == []

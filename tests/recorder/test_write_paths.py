@@ -182,7 +182,7 @@ def spoil_some(records: list[Record], spoils: list[tuple[int, list[int]]]) -> li
 
 
 @pytest.mark.postgresql
-@settings(max_examples=60, deadline=None, suppress_health_check=ANY_FIXTURE)
+@settings(max_examples=25, deadline=None, suppress_health_check=ANY_FIXTURE)
 @given(seed=st.integers(0, 2**32), places=st.lists(st.integers(0, 99), max_size=4), spoils=SPOILS)
 def test_both_databases_answer_the_same_whatever_the_records_hold(make, store, postgresql_url, seed, places, spoils):
     records = spoil_some(list(journal(make, seed)), spoils)

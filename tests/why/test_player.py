@@ -75,7 +75,7 @@ def often(make):
 
 @pytest.mark.parametrize(
     ("make", "seeds"),
-    [(make_scenario, range(200, 240)), (level_scenario, range(8, 11)), (learning_scenario, range(5, 8))],
+    [(make_scenario, range(200, 216)), (level_scenario, range(8, 11)), (learning_scenario, range(5, 8))],
     ids=["any", "ties", "learning"],
 )
 def test_a_recorded_run_replays_to_the_bit(monkeypatch, make, seeds):

@@ -35,7 +35,7 @@ def often(make):
 
 @pytest.mark.parametrize(
     ("make", "seeds"),
-    [(make_scenario, range(100, 148)), (level_scenario, range(8, 11)), (learning_scenario, range(5, 8))],
+    [(make_scenario, range(100, 116)), (level_scenario, range(8, 11)), (learning_scenario, range(5, 8))],
     ids=["any", "ties", "learning"],
 )
 def test_the_reference_goes_on_from_any_checkpoint(monkeypatch, make, seeds):
