@@ -15,6 +15,7 @@ LEARNING_PATH = f"{PREFIX}learning"
 POLICY_PATH = f"{PREFIX}policy"
 SQL_PATH = f"{PREFIX}sql"
 MAX_REQUEST = 200
+MAX_RUN = 600
 _PLAN = re.compile(rf"{PREFIX}plan/([^/]{{1,600}})/([0-9]{{1,18}})/?", flags=re.ASCII)
 _REQUEST = re.compile(rf"{REQUESTS_PATH}/([^/]{{1,600}})/([^/]{{1,600}})/?", flags=re.ASCII)
 
@@ -80,6 +81,12 @@ def request_filter(search: str) -> str | None:
     """The request in a URL's query (`?request=req-1`), or None when there is none or it cannot be a request's id."""
     value = first(search, "request")
     return value if value is not None and value.isprintable() and len(value) <= MAX_REQUEST else None
+
+
+def run_filter(search: str) -> str | None:
+    """The engine run in a URL's query (`?run=20261130T…`), or None when there is none or it cannot be a run's id."""
+    value = first(search, "run")
+    return value if value is not None and value.isprintable() and 0 < len(value) <= MAX_RUN else None
 
 
 def first(search: str, name: str) -> str | None:

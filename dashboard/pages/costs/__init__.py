@@ -14,19 +14,17 @@ from dashboard.markup import in_browser
 from dashboard.pages.costs import ids
 from dashboard.pages.costs.layout import layout
 from dashboard.queries.costs import Costs, read_costs, read_drift
-from dashboard.routing import first
+from dashboard.routing import first, run_filter
 from dashboard.score import Row
 from dashboard.span import read_span
 
 __all__ = ["page", "register"]
-MAX_NAME = 600
 
 
 async def page(room: ControlRoom, search: str) -> Any:
     """The page of a run's costs. Raises what ControlRoom.read does."""
     span = read_span(search, dt.datetime.now(dt.UTC))
-    run = first(search, "run")
-    wanted = run if run is not None and run.isprintable() and 0 < len(run) <= MAX_NAME else None
+    wanted = run_filter(search)
 
     def query(engine: sa.Engine) -> Any:
         found = read_costs(engine, span, wanted)

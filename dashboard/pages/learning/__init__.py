@@ -14,18 +14,16 @@ from dashboard.markup import in_browser
 from dashboard.pages.learning import ids
 from dashboard.pages.learning.layout import layout
 from dashboard.queries.learning import read_learning
-from dashboard.routing import first
+from dashboard.routing import run_filter
 from dashboard.span import read_span
 
 __all__ = ["page", "register"]
-MAX_NAME = 600
 
 
 async def page(room: ControlRoom, search: str) -> Any:
     """The page of what a run learned. Raises what ControlRoom.read does."""
     span = read_span(search, dt.datetime.now(dt.UTC))
-    run = first(search, "run")
-    wanted = run if run is not None and run.isprintable() and 0 < len(run) <= MAX_NAME else None
+    wanted = run_filter(search)
 
     def query(engine: sa.Engine) -> Any:
         return layout(read_learning(engine, span, wanted), span, search)

@@ -14,10 +14,10 @@ from dashboard import checks
 from dashboard.errors import RefusedInput
 from dashboard.markup import aria
 from dashboard.pages.policy import ids as here
+from service.control.guard_terms import MOST_SAMPLES
 from service.control.guards import DEFAULT_MINUTES, LEAST_MINUTES, LIMIT_NAMES, MOST_MINUTES, GuardLimits, Limit
 
 MAX_ENTRY = 40
-MOST_SAMPLES = 1_000_000
 LABELS: Mapping[str, str] = {
     "first_token_p99": "First token p99, at most",
     "inter_token_p99": "Inter-token p99, at most",
