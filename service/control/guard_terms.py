@@ -6,7 +6,7 @@ import dataclasses
 import datetime as dt
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from service.control.errors import InvalidGuard
 
@@ -194,21 +194,20 @@ def judge(limits: GuardLimits, before: Measures, now: Measures) -> tuple[LimitCh
 
 
 def _check(name: str, limit: Limit, before: Measure, now: Measure) -> LimitCheck:
-    bound, verdict = limit.bound(before), "holds"
+    bound = limit.bound(before)
+    verdict: Verdict = "holds"
     if bound is None or now.value is None or now.samples < limit.samples:
         verdict = "too_few"
     elif now.value < bound if name in AT_LEAST else now.value > bound:
         verdict = "broken"
-    return LimitCheck(
-        name, bound, before.value, before.samples, now.value, now.samples, limit.samples, verdict  # type: ignore[arg-type]
-    )  # fmt: skip
+    return LimitCheck(name, bound, before.value, before.samples, now.value, now.samples, limit.samples, verdict)
 
 
 def checked_minutes(minutes: object) -> float:
     """How long a guard watches. Raises InvalidGuard."""
-    if not _is_number(minutes) or not LEAST_MINUTES <= minutes <= MOST_MINUTES:  # type: ignore[operator]
+    if not _is_number(minutes) or not LEAST_MINUTES <= minutes <= MOST_MINUTES:
         raise InvalidGuard("minutes", f"must be a number from {LEAST_MINUTES:g} to {MOST_MINUTES:g}")
-    return float(minutes)  # type: ignore[arg-type]
+    return float(minutes)
 
 
 def checked_limits(limits: GuardLimits) -> GuardLimits:
@@ -264,5 +263,5 @@ def evidence_from(stored: Mapping[str, Any]) -> Evidence:
     return Evidence(**times, watched_s=stored["watched_s"], checks=checks, problems=tuple(stored["problems"]))  # type: ignore[arg-type]
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from service.store.question import LONGEST_VALUE, MOST_BYTES, Form, Told
+from service.store.question import LONGEST_VALUE, MOST_BYTES, Cut, Form, Told
 from service.store.statements import Answer, json_text
 
 _EXACT = 1 << 53
@@ -63,7 +63,8 @@ def written(answer: Answer, form: Form, most_rows: int) -> tuple[bytes, Told]:
     values = _Values(LONGEST_VALUE[form])
     head, encode, tail = _json(answer) if form == "json" else _csv(answer)
     lines: list[bytes] = []
-    size, cut = len(head), None
+    size = len(head)
+    cut: Cut | None = None
     for row in answer.rows:
         if len(lines) == most_rows:
             cut = "rows"
@@ -74,7 +75,7 @@ def written(answer: Answer, form: Form, most_rows: int) -> tuple[bytes, Told]:
             cut = "bytes"
             break
         lines.append(line)
-    told = Told(rows=len(lines), truncated=cut, cut_values=values.cut)  # type: ignore[arg-type]
+    told = Told(rows=len(lines), truncated=cut, cut_values=values.cut)
     return b"".join([head, *lines, tail(told)]), told
 
 
