@@ -23,6 +23,7 @@ class Reason(enum.Enum):
     TIMING_REFRESH = "timing_refresh"
     ACCEPTANCE_LEARNING = "acceptance_learning"
     SOLO_PREFILL = "solo_prefill"
+    TOKEN_BUDGET = "token_budget"
 
 
 class ScoreKind(enum.Enum):
@@ -60,12 +61,15 @@ class BarredBy(enum.Enum):
     UNMEASURED = "unmeasured"
     PAGES = "pages"
     NEEDS_EMPTY_WINDOW = "needs_empty_window"
+    CADENCE = "cadence"
+    TOKEN_BUDGET = "token_budget"
 
 
 class PlanParts(msgspec.Struct, frozen=True):
     """The score's parts, in prompt-token units, multiplied by the decision's common scale.
 
-    value_rate = (token_value + delivery_value + age_relief + terminal_relief) / horizon_ms - wait_cost
+    value_rate = (token_value + delivery_value + age_relief + terminal_relief + prompt_wait_relief
+    + decode_late_relief) / horizon_ms - wait_cost
     when the duration is known; otherwise horizon_ms is None and the score is the undivided sum.
     """
 
@@ -75,11 +79,14 @@ class PlanParts(msgspec.Struct, frozen=True):
     terminal_relief: float
     wait_cost: float
     horizon_ms: float | None
+    prompt_wait_relief: float = 0.0
+    decode_late_relief: float = 0.0
 
     @property
     def work(self) -> float:
-        """The undivided sum of the four values."""
-        return self.token_value + self.delivery_value + self.age_relief + self.terminal_relief
+        """The undivided sum of the six values, left to right."""
+        four = self.token_value + self.delivery_value + self.age_relief + self.terminal_relief
+        return four + self.prompt_wait_relief + self.decode_late_relief
 
 
 class PlanLane(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from scheduler.errors import InvalidPolicy
 
 NEWCOMER_MEMORIES = ("deprived", "decode", "phase", "fair_share")
 PREFILL_CHUNKINGS = ("measured", "deterministic")
+SWITCH = ("off", "on")
 
 _NAMES_SHOWN = 8
 """Unknown names listed one by one. With every coefficient wrong beside them an error has 20 problems."""
@@ -154,6 +155,56 @@ COEFFICIENTS: tuple[Coefficient, ...] = (
         "deprived",
         choices=NEWCOMER_MEMORIES,
     ),
+    Coefficient(
+        "prompt_wait_price",
+        "Price of a millisecond that one waiting prompt waits for its end, over all that must be read before it.",
+        "Prompts are read sooner and in larger pieces when several wait, short ones first; running answers pause more. "
+        "At 0 prompts are chosen by their own prices alone.",
+        "value/ms",
+        0.0,
+    ),
+    Coefficient(
+        "prompt_rank_age_ms",
+        "Head start in age of every waiting prompt: they are read by (age + this) / tokens left, highest first.",
+        "Short prompts go first for longer, and a long one that has waited passes them later. At 0 a new prompt starts "
+        "behind all others. Counts only with prompt_wait_price.",
+        "ms",
+        0.0,
+    ),
+    Coefficient(
+        "decode_gap_slack",
+        "How much longer than its reference interval a gap between outputs may be before it counts as late, in "
+        "steps of a lone decoder.",
+        "Gaps may grow further before lateness is paid for, and prompts are read in larger pieces. Counts only with "
+        "decode_late_price.",
+        "decode steps",
+        0.0,
+    ),
+    Coefficient(
+        "decode_late_price",
+        "Price of a stream's lateness: it grows with the square of what its gap exceeds the target by.",
+        "Gaps beyond the target become rarer, and prompts wait longer for their first token. At 0 no gap is late.",
+        "value/ms²",
+        0.0,
+    ),
+    Coefficient(
+        "decode_cadence",
+        "Whether, while answers run, only graphs compete that serve all of them.",
+        "on: no answer pauses for another or for a prompt, and prompts ride along in mixed graphs; off: any graph may "
+        "leave answers out.",
+        "name",
+        "off",
+        choices=SWITCH,
+    ),
+    Coefficient(
+        "token_budget",
+        "Plans by a fixed token budget, as other servers do, and not by value: all running answers, then prompts in "
+        "the order of their arrival, so many tokens a step in all; 0: plans by value.",
+        "Steps are longer: first tokens come sooner under load, and gaps between tokens grow. For comparison.",
+        "tokens",
+        0,
+        integer=True,
+    ),
 )
 COEFFICIENT_BY_NAME: Mapping[str, Coefficient] = {c.name: c for c in COEFFICIENTS}
 
@@ -176,6 +227,12 @@ class PolicyConfig:
     adaptive_verification_alpha: float = 1.0
     prefill_chunking: str = "measured"
     newcomer_memory: str = "deprived"
+    prompt_wait_price: float = 0.0
+    prompt_rank_age_ms: float = 0.0
+    decode_gap_slack: float = 0.0
+    decode_late_price: float = 0.0
+    decode_cadence: str = "off"
+    token_budget: int = 0
 
     def __post_init__(self) -> None:
         problems = {}

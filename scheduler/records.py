@@ -32,6 +32,8 @@ class RequestHandle(msgspec.Struct, frozen=True, gc=False):
 
 PROPOSAL_SOURCES = ("learned", "copy")
 MAX_TOKENS = 2**31 - 1
+LONGEST_WAIT_NS = 2**53
+"""About 104 days."""
 _SWITCHES = ("grammar", "host_stop", "host_fed", "scored", "restoring")
 
 
@@ -53,6 +55,7 @@ class RequestSpec:
     messages, ascending. `atomic_spans`: [first, end) prompt intervals that one chunk must hold whole. `images`:
     ascending, disjoint. `grammar`, `host_stop` (stop strings are matched by the host) and `host_fed` (the host
     supplies each pending token) need completion feedback. `proposal_sources`: where drafts may come from.
+    `waited_ns`: how long it had waited when it was admitted; its age counts from then.
     `scored`: the prompt runs on scored prefill graphs. `restoring`: its state is still being fetched; see
     RequestScheduler.restored. `continues`: the id of a request whose published terminal snapshot this one builds on.
 
@@ -74,6 +77,7 @@ class RequestSpec:
     scored: bool = False
     restoring: bool = False
     continues: str | None = None
+    waited_ns: int = 0
 
     def __post_init__(self) -> None:
         self._check_names()
@@ -85,6 +89,10 @@ class RequestSpec:
             raise InvalidRequest(
                 f"cached_tokens is {self.cached_tokens!r}; it must be a whole number, at least 0, and leave one of "
                 f"{self.prompt_tokens} prompt tokens to compute"
+            )
+        if not whole(self.waited_ns, 0, LONGEST_WAIT_NS):
+            raise InvalidRequest(
+                f"waited_ns is {self.waited_ns!r}; it must be a whole number from 0 to {LONGEST_WAIT_NS}"
             )
         self._check_places()
 

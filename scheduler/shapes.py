@@ -49,12 +49,13 @@ _PREFILL_KINDS = frozenset({GraphKind.PREFILL, GraphKind.SCORED_PREFILL, GraphKi
 class GraphShape:
     """One prepared program's physical extents; equality is graph identity.
 
-    `batch_capacity` B: request rows (in MIXED the prompt row is one of them).
+    `batch_capacity` B: request rows (in MIXED the prompt rows are among them).
     `draft_depth` D: produced candidate positions per lane.
     `target_width` W: verification rows per lane, the pending token included.
     `target_rows` P: verification rows over all lanes; 0 becomes B*W for DECODE, SPECULATIVE and MIXED
     and stays 0 for other kinds. P never counts prompt rows.
-    `prefill_capacity`: prompt tokens, 0 for kinds without a prompt row.
+    `prefill_capacity`: prompt tokens over all prompt rows, 0 for kinds without one.
+    `prompt_rows` R: rows of a MIXED graph that may carry a prompt, at most B; 1 for every other kind (S12).
 
     Raises InvalidShape when an extent is out of bounds or contradicts the kind.
     """
@@ -67,6 +68,7 @@ class GraphShape:
     prefill_capacity: int = 0
     speculation_enabled: bool = False
     allocation: Allocation = Allocation.NONE
+    prompt_rows: int = 1
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -87,6 +89,7 @@ class GraphShape:
     def _check_rows(self) -> None:
         _within("target_rows", self.target_rows, 0, self.batch_capacity * self.target_width)
         _within("prefill_capacity", self.prefill_capacity, 0, MAX_PREFILL_CAPACITY)
+        _within("prompt_rows", self.prompt_rows, 1, self.batch_capacity)
 
     def _check_kind(self) -> None:
         if (self.kind in _PREFILL_KINDS) != (self.prefill_capacity > 0):
@@ -96,6 +99,8 @@ class GraphShape:
             )
         if self.kind not in _GENERATION_KINDS and (self.target_rows or self.target_width != 1 or self.draft_depth):
             raise InvalidShape(f"{self.kind.value}: only decode, speculative and mixed graphs have D, W and P")
+        if self.kind is not GraphKind.MIXED and self.prompt_rows != 1:
+            raise InvalidShape(f"{self.kind.value}: prompt_rows is {self.prompt_rows}; only mixed graphs have several")
         if self.kind is GraphKind.DECODE and (self.draft_depth or self.target_width != 1):
             raise InvalidShape("decode: D is 0 and W is 1; a wider graph is speculative")
 
@@ -107,6 +112,8 @@ class GraphShape:
             parts += [f"D{self.draft_depth}", f"W{self.target_width}", f"P{self.target_rows}"]
         if self.prefill_capacity:
             parts.append(f"C{self.prefill_capacity}")
+        if self.prompt_rows > 1:
+            parts.append(f"R{self.prompt_rows}")
         return ":".join(parts)
 
     @property
@@ -131,11 +138,12 @@ _LABEL_FIELDS = {
     "W": "target_width",
     "P": "target_rows",
     "C": "prefill_capacity",
+    "R": "prompt_rows",
 }
 
 
 def parse_shape_filter(text: str) -> dict[str, str | int]:
-    """`decode:B4` -> {"kind": "decode", "batch_capacity": 4}; any subset of B, D, W, P, C may follow the kind.
+    """`decode:B4` -> {"kind": "decode", "batch_capacity": 4}; any subset of B, D, W, P, C, R may follow the kind.
 
     Raises InvalidShape with an example when the text cannot be read.
     """
@@ -144,7 +152,7 @@ def parse_shape_filter(text: str) -> dict[str, str | int]:
         raise InvalidShape(f"{text!r}: {kind!r} is no graph kind; write for example decode:B4 or prefill:C256")
     found: dict[str, str | int] = {"kind": kind}
     for part in parts:
-        match = re.fullmatch(r"([BDWPC])(\d{1,7})", part, flags=re.ASCII)
+        match = re.fullmatch(r"([BDWPCR])(\d{1,7})", part, flags=re.ASCII)
         if match is None:
             raise InvalidShape(f"{text!r}: cannot read {part!r}; write for example decode:B4 or prefill:C256")
         found[_LABEL_FIELDS[match[1]]] = int(match[2])
