@@ -52,10 +52,13 @@ def check_frame(frame: Frame, requests: Mapping[int, OpenRequest], drafts: Draft
             f"{shape.batch_capacity} for {shape.label}"
         )
     lanes = tuple([_check_lane(frame, lane, requests.get(lane.slot), drafts) for lane in frame.lanes])
-    prompts = sum([lane.input is not None and lane.input.prompt is not None for lane in lanes])
+    prompts = [len(lane.input.prompt) for lane in lanes if lane.input is not None and lane.input.prompt is not None]
     rows = sum([lane.ceiling for lane in lanes])
-    if prompts > 1:
-        raise InvalidFrame(f"frame {frame.fence}: {prompts} prompts; {shape.label} takes one")
+    if len(prompts) > shape.prompt_rows or sum(prompts) > shape.prefill_capacity:
+        raise InvalidFrame(
+            f"frame {frame.fence}: {len(prompts)} prompts with {sum(prompts)} tokens to read; {shape.label} takes "
+            f"{shape.prompt_rows} with {shape.prefill_capacity}"
+        )
     if shape.target_rows and shape.allocation is not Allocation.DEVICE and rows > shape.target_rows:
         raise InvalidFrame(f"frame {frame.fence}: {rows} verification rows; {shape.label} has {shape.target_rows}")
     return lanes
@@ -107,6 +110,10 @@ def _check_state_lane(frame: Frame, lane: FrameLane, request: OpenRequest) -> Ch
 
 
 def _check_prompt_lane(frame: Frame, lane: FrameLane, request: OpenRequest) -> CheckedLane:
+    if frame.shape.kind is GraphKind.MIXED and request.sampling.prompt_logprobs is not None:
+        raise InvalidFrame(
+            f"frame {frame.fence}: slot {lane.slot} wants its prompt scored, which a mixed graph cannot do"
+        )
     if not 1 <= lane.query_length <= min(frame.shape.prefill_capacity, request.prompt_left):
         raise InvalidFrame(
             f"frame {frame.fence}: slot {lane.slot} asks for {lane.query_length} prompt tokens; "

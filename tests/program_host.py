@@ -41,8 +41,8 @@ def round_shape(batch, depth, *, width=None, rows=0, allocation=Allocation.NONE)
     )
 
 
-def mixed_shape(batch: int, depth: int, prompt: int) -> GraphShape:
-    """A mixed cohort with one prompt row of up to `prompt` tokens."""
+def mixed_shape(batch: int, depth: int, prompt: int, prompt_rows: int = 1) -> GraphShape:
+    """A mixed cohort with up to `prompt` prompt tokens over `prompt_rows` rows."""
     return GraphShape(
         GraphKind.MIXED,
         batch,
@@ -50,6 +50,7 @@ def mixed_shape(batch: int, depth: int, prompt: int) -> GraphShape:
         target_width=depth + 1,
         prefill_capacity=prompt,
         speculation_enabled=depth > 0,
+        prompt_rows=prompt_rows,
     )
 
 

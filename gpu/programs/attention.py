@@ -145,7 +145,6 @@ class PromptWindow:
         keys = pages.shape[1] * PAGE_TOKENS
         self._rows = read_rows(pages, cursor + length - 1).view(-1)
         self._mask = causal_mask(cursor + torch.arange(rows, device=pages.device), keys, dtype)
-        self.rows = rows
         self._grouped = (config.kv_heads, config.group, -1, config.head_dim)
         self._kv_shape = (keys, config.kv_heads, config.head_dim)
         self._output = (rows, config.heads * config.head_dim)
@@ -164,35 +163,33 @@ class PromptWindow:
         return rows.index_select(0, self._rows).view(self._kv_shape).transpose(0, 1).unsqueeze(1)
 
 
-class LaneAttention(Protocol):
-    """A LaneWindow, or what stands in for one."""
+class CellAttention(Protocol):
+    """How a number of cells, each with a query of its own, attend: one of the windows."""
 
     def attend(self, keys: torch.Tensor, values: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
-        """Query [lanes * W, heads, head_dim] -> [lanes * W, heads * head_dim]."""
+        """Query [cells, heads, head_dim] -> [cells, heads * head_dim]."""
 
 
 class PackedWindow:
-    """Lanes of up to W rows each that follow each other densely, with or without a prompt among them.
+    """Lanes that follow each other densely, which attend in parts: prompts, and decoding lanes in cells of W rows.
 
-    Queries are spread into cells of W rows per lane, after the prompt's, and the results are put together again.
+    Queries are spread into each part's cells, and the results are put together again.
     """
 
     def __init__(
-        self, lanes: LaneAttention, prompt: PromptWindow | None, cells: torch.Tensor, sources: torch.Tensor
+        self, parts: Sequence[tuple[CellAttention, int]], token_rows: torch.Tensor, sources: torch.Tensor
     ) -> None:
-        """`cells` [prompt rows + lanes * W]: the token row of each. `sources` [rows]: where each row's result is."""
-        self._lanes = lanes
-        self._prompt = prompt
-        self._cells = cells
+        """`parts`: each with its number of cells. `token_rows` [all cells]: the token row of each.
+
+        `sources` [rows]: the cell that holds each token row's result.
+        """
+        self._parts = [window for window, _ in parts]
+        self._counts = [count for _, count in parts]
+        self._token_rows = token_rows
         self._sources = sources
 
     def attend(self, keys: torch.Tensor, values: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
         """Query [rows, heads, head_dim] over a layer's `keys` and `values` -> [rows, heads * head_dim]."""
-        cells = query.index_select(0, self._cells)
-        if self._prompt is None:
-            mixed = self._lanes.attend(keys, values, cells)
-        else:
-            rows = self._prompt.rows
-            parts = self._prompt.attend(keys, values, cells[:rows]), self._lanes.attend(keys, values, cells[rows:])
-            mixed = torch.cat(parts)
-        return mixed.index_select(0, self._sources)
+        cells = torch.split(query.index_select(0, self._token_rows), self._counts)
+        mixed = [part.attend(keys, values, own) for part, own in zip(self._parts, cells, strict=True)]
+        return (mixed[0] if len(mixed) == 1 else torch.cat(mixed)).index_select(0, self._sources)

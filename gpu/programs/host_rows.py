@@ -39,8 +39,9 @@ class HostRowLayout:
         positions = np.where(valid, state.cursor.numpy()[slots] + offsets, 0)
         tokens = lane_tokens.numpy()[lane_of_row, np.minimum(offsets, lane_tokens.shape[1] - 1)]
         if lanes.prompt.shape[0]:
-            prompt = lanes.prompt.numpy()[np.minimum(offsets, lanes.prompt.shape[0] - 1)]
-            tokens = np.where(lane_of_row == lanes.host_prefill_row, prompt, tokens)
+            at = lanes.host_prompt_starts[lane_of_row] + offsets
+            prompt = lanes.host_prompt[np.minimum(at, lanes.prompt.shape[0] - 1)]
+            tokens = np.where(lanes.is_host_prompt()[lane_of_row], prompt, tokens)
         rows = (
             lane_of_row,
             offsets,

@@ -12,12 +12,13 @@ import torch
 
 from gpu.device import InvalidSettings, TokenLogprobs
 from gpu.programs.attention import writing_attention
+from gpu.programs.columns import Columns
 from gpu.programs.drafting import Drafter
 from gpu.programs.forward import hidden_states, logits
 from gpu.programs.interface import ExecutionStyle, LaneInput, ProgramContext, RoundOutput
 from gpu.programs.lanes import LaneBuffers
 from gpu.programs.outputs import RunOutputs, round_output
-from gpu.programs.placement import Columns, make_placement
+from gpu.programs.placement import make_placement
 from gpu.programs.progress import make_progress
 from gpu.programs.prompt_scores import PromptScores
 from gpu.programs.rows import TokenRows
@@ -42,7 +43,8 @@ class InferenceProgram:
         if shape.allocation is Allocation.DEVICE and context.allocate_rows is None:
             raise InvalidSettings(f"{shape.label} divides its rows on the device, and no allocator was given")
         extents = batch, depth, shape.prefill_capacity, context.state.padding_slot
-        self.lanes = LaneBuffers(*extents, device, queued=context.style is ExecutionStyle.CAPTURED)
+        queued = context.style is ExecutionStyle.CAPTURED
+        self.lanes = LaneBuffers(*extents, device, queued=queued, prompt_rows=shape.prompt_rows)
         self._placement = make_placement(shape, context, self.lanes)
         self._columns = Columns(context.style, context.state)
         self._progress = make_progress(self.lanes, context.state)

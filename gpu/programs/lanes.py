@@ -19,8 +19,9 @@ class LaneBuffers:
 
     slots [B]: request slots, the padding slot for inactive lanes. lengths [B]: prompt tokens or verification rows
     (their upper limit under device allocation), 0 for inactive lanes. draws [B]: 1 where a token is drawn. copied [B]:
-    number of copy proposals, 0 for learned ones. copies [B, D]: their ids. prompt [C]: the prompt row's tokens.
-    prefill_row int32 [1]: the prompt's lane, -1 for none.
+    number of copy proposals, 0 for learned ones. copies [B, D]: their ids. prompt [C]: the prompts' tokens, one prompt
+    after the other in the lanes' order. prompt_starts [B]: where a lane's tokens begin there, 0 for lanes without any.
+    prefill_rows int32 [R]: the prompts' lanes in their order, -1 where there are fewer.
 
     `in_host_memory`: stage() fills the inputs themselves, so that numpy reads what the program does.
 
@@ -36,9 +37,10 @@ class LaneBuffers:
         padding_slot: int,
         device: torch.device,
         queued: bool = False,
+        prompt_rows: int = 1,
     ) -> None:
-        """`queued`: up to two runs are staged before the first of them is sent and has run."""
-        sizes = (lanes, lanes, lanes, lanes, lanes * draft_depth, prompt_tokens, 1)
+        """`queued`: up to two runs are staged before the first of them is sent and has run. `prompt_rows`: R."""
+        sizes = (lanes, lanes, lanes, lanes, lanes * draft_depth, prompt_tokens, lanes, prompt_rows)
         total = sum(sizes)
         self._staging = torch.zeros(total, dtype=torch.int64)
         self._copies_in_turn: tuple[torch.Tensor, ...] = ()
@@ -48,18 +50,20 @@ class LaneBuffers:
             self._copies_in_turn = tuple(torch.zeros(total, dtype=torch.int64, pin_memory=pinned) for _ in range(2))
             self._inputs = torch.zeros(total, dtype=torch.int64, device=device)
         self._turn = 0
-        self.prefill_row = torch.full((1,), NO_PREFILL_ROW, dtype=torch.int32, device=device)
+        self.prefill_rows = torch.full((prompt_rows,), NO_PREFILL_ROW, dtype=torch.int32, device=device)
         parts = torch.split(self._inputs, list(sizes))
-        self.slots, self.lengths, self.draws, self.copied, copies, self.prompt, self._sent_prefill_row = parts
+        self.slots, self.lengths, self.draws, self.copied, copies, self.prompt = parts[:-2]
+        self.prompt_starts, self._sent_prefill_rows = parts[-2:]
         self.copies = copies.view(lanes, draft_depth)
         host = np.split(self._staging.numpy(), np.cumsum(sizes)[:-1])
-        self.host_slots, self.host_lengths, self.host_draws, self._copied, host_copies, self._prompt = host[:-1]
-        self.host_prefill_row = host[-1]
+        self.host_slots, self.host_lengths, self.host_draws, self._copied, host_copies, self.host_prompt = host[:-2]
+        self.host_prompt_starts, self.host_prefill_rows = host[-2:]
         self._copies = host_copies.reshape(lanes, draft_depth)
         self.padding_slot = padding_slot
         self._dense = torch.arange(lanes, device=device)
         self._host_dense = np.arange(lanes)
         self.capacity = lanes
+        self.prompt_rows = prompt_rows
         self.in_host_memory = not self._copies_in_turn
         self.upload(())
 
@@ -76,13 +80,18 @@ class LaneBuffers:
         prompts = [row for row, lane in enumerate(lanes) if lane.prompt is not None]
         self._staging.zero_()
         self.host_slots[len(lanes) :] = self.padding_slot
-        self.host_prefill_row[0] = prompts[0] if prompts else NO_PREFILL_ROW
+        self.host_prefill_rows[: len(prompts)] = prompts
+        self.host_prefill_rows[len(prompts) :] = NO_PREFILL_ROW
+        start = 0
         for row, lane in enumerate(lanes):
             self.host_slots[row] = lane.slot
             self.host_lengths[row] = lane.rows if lane.prompt is None else len(lane.prompt)
             self.host_draws[row] = lane.prompt is None or lane.finishes
             if lane.prompt is not None:
-                self._prompt[: len(lane.prompt)] = lane.prompt
+                end = start + len(lane.prompt)
+                self.host_prompt[start:end] = lane.prompt
+                self.host_prompt_starts[row] = start
+                start = end
             elif lane.copies is not None and lane.rows > 1:
                 self._copied[row] = lane.rows - 1
                 self._copies[row, : lane.rows - 1] = lane.copies[: lane.rows - 1]
@@ -95,14 +104,16 @@ class LaneBuffers:
         """Bring what stage() wrote to the device, without waiting."""
         if self._copies_in_turn:
             self._inputs.copy_(self._copies_in_turn[turn], non_blocking=True)
-        self.prefill_row.copy_(self._sent_prefill_row)
+        self.prefill_rows.copy_(self._sent_prefill_rows)
 
     def is_prompt(self) -> torch.Tensor:
-        """Bool [B]: whether the lane is the prompt row."""
-        return self._dense == self.prefill_row
+        """Bool [B]: whether the lane is a prompt row."""
+        if self.prompt_rows == 1:
+            return self._dense == self.prefill_rows
+        return (self._dense[:, None] == self.prefill_rows).any(dim=1)
 
     def decoding(self, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(slots, lengths) [B] with the prompt row as an inactive lane."""
+        """(slots, lengths) [B] with prompt rows as inactive lanes."""
         if not self.prompt.shape[0]:
             return self.slots, lengths
         prompt = self.is_prompt()
@@ -117,16 +128,20 @@ class LaneBuffers:
 
     def is_host_prompt(self) -> npt.NDArray[np.bool_]:
         """is_prompt() of the lanes staged last."""
-        prompt: npt.NDArray[np.bool_] = self._host_dense == self.host_prefill_row
+        prompt: npt.NDArray[np.bool_] = (self._host_dense == self.host_prefill_rows[:, None]).any(axis=0)
         return prompt
+
+    def host_prompts(self) -> list[int]:
+        """Dense indices of the prompt rows uploaded last, in their order."""
+        return [row for row in self.host_prefill_rows.tolist() if row != NO_PREFILL_ROW]
 
     def learned_lanes(self) -> list[int]:
         """Dense indices of the lanes uploaded last that decode without copies."""
-        prompt = int(self.host_prefill_row[0])
+        prompts = {*self.host_prefill_rows.tolist()}
         return [
             lane
             for lane, (length, copied) in enumerate(zip(self.host_lengths.tolist(), self._copied.tolist(), strict=True))
-            if length and not copied and lane != prompt
+            if length and not copied and lane not in prompts
         ]
 
     def drafts_are_learned(self) -> bool:
@@ -138,8 +153,11 @@ class LaneBuffers:
         width = self._copies.shape[1] + 1
         if len(lanes) > self.capacity:
             raise InvalidFrame(f"{len(lanes)} lanes; {self.capacity} fit")
+        prompts = [len(lane.prompt) for lane in lanes if lane.prompt is not None]
+        if len(prompts) > self.prompt_rows or sum(prompts) > len(self.host_prompt):
+            raise InvalidFrame(
+                f"{len(prompts)} prompts of {sum(prompts)} tokens; {self.prompt_rows} of {len(self.host_prompt)} fit"
+            )
         for lane in lanes:
-            if lane.prompt is not None and len(lane.prompt) > len(self._prompt):
-                raise InvalidFrame(f"slot {lane.slot}: {len(lane.prompt)} prompt tokens; {len(self._prompt)} fit")
             if lane.prompt is None and lane.rows > width:
                 raise InvalidFrame(f"slot {lane.slot}: {lane.rows} rows; {width} fit")

@@ -6,15 +6,14 @@ from typing import Protocol
 
 import torch
 
-from gpu.model.weights import Model
-from gpu.pages import pages_for
-from gpu.programs.attention import LaneGroup, LaneWindow, Mix, PackedWindow, PromptWindow, group_lanes
+from gpu.programs.attention import LaneWindow, Mix, PackedWindow
+from gpu.programs.columns import Columns
 from gpu.programs.host_rows import HostRowLayout, row_layout
-from gpu.programs.interface import ExecutionStyle, Int64, ProgramContext
+from gpu.programs.interface import ProgramContext
 from gpu.programs.lanes import LaneBuffers
 from gpu.programs.paged_attention import PagedWindow, load_kernel, reads_pages_in_place
+from gpu.programs.prompt_rows import OnePrompt, make_prompt_rows
 from gpu.programs.rows import RowLayout, TokenRows
-from gpu.state import SlotState
 from scheduler.shapes import GraphKind, GraphShape
 
 
@@ -28,24 +27,6 @@ class Placement(Protocol):
 
     def logit_rows(self, rows: TokenRows, lengths: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor]:
         """(token rows [N] that get logits, None for all; each lane's first row among these [B])."""
-
-
-class Columns:
-    """How many pages of the table a run reads: those in use when it runs eagerly, all when it was captured."""
-
-    def __init__(self, style: ExecutionStyle, state: SlotState) -> None:
-        self._eager = style is ExecutionStyle.EAGER
-        self._all = state.columns
-
-    def holding(self, tokens: torch.Tensor | Int64) -> int:
-        """Columns for the longest of `tokens` [lanes]; at least 1."""
-        return min(self._all, max(1, pages_for(int(tokens.max())))) if self._eager else self._all
-
-    def groups(self, tokens: torch.Tensor, token_bytes: int) -> tuple[LaneGroup, ...]:
-        """Lanes to attend together when they have `tokens` [lanes], each token's keys taking `token_bytes`."""
-        if self._eager:
-            return group_lanes(tokens.tolist(), token_bytes)
-        return (LaneGroup(0, len(tokens), self._all),)
 
 
 def make_placement(shape: GraphShape, context: ProgramContext, lanes: LaneBuffers) -> Placement:
@@ -78,7 +59,7 @@ class PromptPlacement:
     """C rows of one prompt."""
 
     def __init__(self, shape: GraphShape, context: ProgramContext, lanes: LaneBuffers) -> None:
-        self._prompt = _PromptPart(shape, context, lanes)
+        self._prompt = OnePrompt(shape, context, lanes)
         self.layout = row_layout(lanes, 1, shape.prefill_capacity, shape.prefill_capacity)
         self._first = torch.zeros(1, dtype=torch.int64, device=context.state.device)
 
@@ -92,7 +73,7 @@ class PromptPlacement:
 
 
 class PackedPlacement:
-    """B lanes of up to W rows each, one after the other without gaps; in mixed programs one may be a prompt."""
+    """B lanes of up to W rows each, one after the other without gaps; in mixed programs some may be prompts."""
 
     def __init__(self, shape: GraphShape, context: ProgramContext, lanes: LaneBuffers) -> None:
         batch, width, prompt = shape.batch_capacity, shape.target_width, shape.prefill_capacity
@@ -100,28 +81,28 @@ class PackedPlacement:
         device = context.state.device
         self.layout = row_layout(lanes, batch, self._row_count, None)
         self._lanes = _LanePart(shape, context, lanes)
-        self._prompt = _PromptPart(shape, context, lanes) if prompt else None
+        self._prompts = make_prompt_rows(shape, context, lanes) if prompt else None
         self._width = width
         self._buffers = lanes
         self._in_lane = torch.arange(width, device=device)
-        self._in_prompt = torch.arange(prompt, device=device)
         self._first_cells = torch.arange(batch, device=device) * width
 
     def mix(self, rows: TokenRows, lengths: torch.Tensor) -> Mix:
-        """Lanes attend in cells of W rows, the prompt apart from them."""
-        cells = self._clamped(rows.starts[:, None] + self._in_lane).view(-1)
+        """Lanes attend in cells of W rows, prompts apart from them."""
+        lanes = self._lanes.window(lengths)
+        cells = (rows.starts[:, None] + self._in_lane).view(-1)
         sources = rows.lanes * self._width + rows.offsets.clamp(max=self._width - 1)
-        if self._prompt is None:
-            return PackedWindow(self._lanes.window(lengths), None, cells, sources).attend
-        lane = self._buffers.prefill_row.to(torch.int64)
-        sources = torch.where(rows.lanes == lane, rows.offsets, sources + len(self._in_prompt))
-        lane = lane.clamp(min=0)  # without a prompt, its rows compute on some lane's queries and nobody reads them
-        cells = torch.cat((self._clamped(rows.starts.index_select(0, lane) + self._in_prompt), cells))
-        return PackedWindow(self._lanes.window(lengths), self._prompt.window(lane, lengths), cells, sources).attend
+        if self._prompts is None:
+            return PackedWindow([(lanes, len(cells))], self._clamped(cells), sources).attend
+        prompts = self._prompts.cells(rows, lengths)
+        is_prompt = self._buffers.is_prompt().index_select(0, rows.lanes)
+        sources = torch.where(is_prompt, prompts.sources, sources + len(prompts.token_rows))
+        parts = (*prompts.parts, (lanes, len(cells)))
+        return PackedWindow(parts, self._clamped(torch.cat((prompts.token_rows, cells))), sources).attend
 
     def logit_rows(self, rows: TokenRows, lengths: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """All rows without a prompt; else W for each lane, of which the prompt's are all its last row."""
-        if self._prompt is None:
+        """All rows without prompts; else W for each lane, of which a prompt's are all its last row."""
+        if self._prompts is None:
             return None, rows.starts
         first = rows.starts + torch.where(self._buffers.is_prompt(), lengths - 1, 0)
         step = torch.where(self._buffers.is_prompt()[:, None], 0, self._in_lane)
@@ -160,24 +141,3 @@ class _LanePart:
         columns = self._columns.holding(cursors + counts)
         pages = self._state.page_table.numpy()[slots, :columns]
         return PagedWindow(self._model.config, pages, cursors, counts)
-
-
-class _PromptPart:
-    """Windows over the prompt row."""
-
-    def __init__(self, shape: GraphShape, context: ProgramContext, lanes: LaneBuffers) -> None:
-        self._model: Model = context.model
-        self._state, self._lanes = context.state, lanes
-        self._rows = shape.prefill_capacity
-        self._columns = Columns(context.style, context.state)
-
-    def window(self, lane: torch.Tensor, lengths: torch.Tensor) -> PromptWindow:
-        """`lane` [1]: the prompt's dense index, or any when there is none."""
-        there = self._lanes.prefill_row >= 0
-        slot = torch.where(there, self._lanes.slots.index_select(0, lane), self._state.padding_slot)
-        length = torch.where(there, lengths.index_select(0, lane), 0)
-        cursor = self._state.cursor.index_select(0, slot)
-        columns = self._columns.holding(cursor + length)
-        pages = self._state.page_table[:, :columns].index_select(0, slot)
-        model = self._model
-        return PromptWindow(model.config, pages, cursor, length, self._rows, model.dtype)

@@ -52,8 +52,9 @@ class RowLayout:
         width = lane_tokens.shape[1]
         tokens = lane_tokens.reshape(-1).index_select(0, lane_of_row * width + offsets.clamp(max=width - 1))
         if lanes.prompt.shape[0]:
-            prompt = lanes.prompt.index_select(0, offsets.clamp(max=lanes.prompt.shape[0] - 1))
-            tokens = torch.where(lane_of_row == lanes.prefill_row, prompt, tokens)
+            at = lanes.prompt_starts.index_select(0, lane_of_row) + offsets
+            prompt = lanes.prompt.index_select(0, at.clamp(max=lanes.prompt.shape[0] - 1))
+            tokens = torch.where(lanes.is_prompt().index_select(0, lane_of_row), prompt, tokens)
         return TokenRows(
             lanes=lane_of_row,
             offsets=offsets,

@@ -18,11 +18,19 @@ SLOTS, COLUMNS, BATCH, WIDTH, PROMPT = 6, 4, 4, 3, 9
 
 
 def test_the_whole_tail_is_refilled():
-    buffers = LaneBuffers(4, 2, 5, SLOTS, CPU)
+    buffers = LaneBuffers(4, 2, 5, SLOTS, CPU, prompt_rows=2)
     copies, prompt = np.array([7, 8]), np.arange(1, 6)
     buffers.upload([LaneInput(slot, rows=3, copies=copies) for slot in range(3)] + [LaneInput(4, prompt)])
-    assert buffers.prefill_row.tolist() == [3]
+    assert buffers.prefill_rows.tolist() == [3, -1]
     assert buffers.lengths.tolist() == [3, 3, 3, 5]
+    buffers.upload([LaneInput(3, np.array([2, 4])), LaneInput(1), LaneInput(0, np.array([6, 8]), finishes=False)])
+    assert buffers.prefill_rows.tolist() == [0, 2]
+    assert buffers.is_prompt().tolist() == buffers.is_host_prompt().tolist() == [True, False, True, False]
+    assert buffers.lengths.tolist() == [2, 1, 2, 0]
+    assert buffers.draws.tolist() == [1, 1, 0, 0]
+    assert buffers.prompt.tolist() == [2, 4, 6, 8, 0]
+    assert buffers.prompt_starts.tolist() == [0, 0, 2, 0]
+    assert buffers.learned_lanes() == [1]
     buffers.upload([LaneInput(5, np.array([9]), finishes=False), LaneInput(1, rows=2, copies=copies)])
     assert buffers.slots.tolist() == [5, 1, SLOTS, SLOTS]
     assert buffers.lengths.tolist() == [1, 2, 0, 0]
@@ -30,11 +38,12 @@ def test_the_whole_tail_is_refilled():
     assert buffers.copied.tolist() == [0, 1, 0, 0]
     assert buffers.copies.tolist() == [[0, 0], [7, 0], [0, 0], [0, 0]]
     assert buffers.prompt.tolist() == [9, 0, 0, 0, 0]
-    assert buffers.prefill_row.tolist() == [0]
-    assert buffers.prefill_row.dtype == torch.int32
+    assert buffers.prompt_starts.tolist() == [0, 0, 0, 0]
+    assert buffers.prefill_rows.tolist() == [0, -1]
+    assert buffers.prefill_rows.dtype == torch.int32
     assert buffers.learned_lanes() == []
     buffers.upload([LaneInput(2, rows=3)])
-    assert buffers.prefill_row.tolist() == [-1]
+    assert buffers.prefill_rows.tolist() == [-1, -1]
     assert buffers.learned_lanes() == [0]
 
 
@@ -51,17 +60,17 @@ def state_of(cursors) -> SlotState:
 @given(
     slots=st.permutations(range(SLOTS)),
     lengths=st.lists(st.integers(1, WIDTH), min_size=1, max_size=BATCH),
-    prompt=st.one_of(st.none(), st.tuples(st.integers(0, BATCH - 1), st.integers(1, PROMPT))),
+    prompts=st.dictionaries(st.integers(0, BATCH - 1), st.integers(1, PROMPT // 3), max_size=3),
     cursors=st.lists(st.integers(1, 40), min_size=SLOTS, max_size=SLOTS),
     fixed=st.booleans(),
 )
-def test_rows_are_laid_lane_after_lane(slots, lengths, prompt, cursors, fixed):
+def test_rows_are_laid_lane_after_lane(slots, lengths, prompts, cursors, fixed):
     lane_inputs = [LaneInput(slots[lane], rows=length) for lane, length in enumerate(lengths)]
-    if prompt is not None and not fixed:
-        at, count = min(prompt[0], len(lengths) - 1), prompt[1]
-        lane_inputs[at] = LaneInput(slots[at], np.arange(100, 100 + count))
+    for at, count in prompts.items():
+        if at < len(lengths) and not fixed:
+            lane_inputs[at] = LaneInput(slots[at], np.arange(100 * at, 100 * at + count))
     state = state_of(cursors)
-    buffers = LaneBuffers(BATCH, WIDTH - 1, PROMPT, SLOTS, CPU)
+    buffers = LaneBuffers(BATCH, WIDTH - 1, PROMPT, SLOTS, CPU, prompt_rows=3)
     buffers.upload(lane_inputs)
     row_count = BATCH * WIDTH if fixed else PROMPT + (BATCH - 1) * WIDTH
     tokens = torch.arange(BATCH * WIDTH).view(BATCH, WIDTH) + 1000
@@ -75,7 +84,7 @@ def test_rows_are_laid_lane_after_lane(slots, lengths, prompt, cursors, fixed):
         is_prompt = given_lane.prompt is not None
         for offset in range(len(given_lane.prompt) if is_prompt else given_lane.rows):
             position = cursors[given_lane.slot] + offset
-            token = 100 + offset if is_prompt else int(tokens[lane, offset])
+            token = 100 * lane + offset if is_prompt else int(tokens[lane, offset])
             page = 10 * given_lane.slot + 1 + position // PAGE_TOKENS
             expected[row] = (token, position, page * PAGE_TOKENS + position % PAGE_TOKENS)
             row += 1

@@ -23,18 +23,19 @@ from gpu.sampling import SamplingTable, verify_round
 from gpu.sampling.verification import VerifyLane
 from gpu.state import SlotState
 
-BATCH, WIDTH, PROMPT, SLOTS, VOCAB = 4, 3, 8, 6, 11
+BATCH, WIDTH, PROMPT, PROMPT_ROWS, SLOTS, VOCAB = 4, 3, 8, 3, 6, 11
 CPU = torch.device("cpu")
 
 
 @st.composite
 def cases(draw):
-    """Lanes of distinct slots, at most one of them a prompt; and slots at any cursor, with pages missing or not."""
+    """Lanes of distinct slots, some of them prompts; and slots at any cursor, with pages missing or not."""
     slots = draw(st.permutations(range(SLOTS)))[: draw(st.integers(1, BATCH))]
     lanes = [LaneInput(slot, rows=draw(st.integers(1, WIDTH))) for slot in slots]
-    if draw(st.booleans()):
-        at, count = draw(st.integers(0, len(lanes) - 1)), draw(st.integers(1, PROMPT))
-        lanes[at] = LaneInput(slots[at], np.arange(100, 100 + count), finishes=draw(st.booleans()))
+    prompt_rows = draw(st.integers(1, PROMPT_ROWS))
+    for at in draw(st.lists(st.integers(0, len(lanes) - 1), max_size=prompt_rows, unique=True)):
+        first, count = 100 * at, draw(st.integers(1, PROMPT // prompt_rows))
+        lanes[at] = LaneInput(slots[at], np.arange(first, first + count), finishes=draw(st.booleans()))
     state = SlotState(SLOTS, 4, 1, torch.float32)
     state.cursor[:SLOTS] = torch.tensor(draw(st.lists(st.integers(0, 40), min_size=SLOTS, max_size=SLOTS)))
     state.emitted[:SLOTS] = torch.tensor(draw(st.lists(st.integers(0, 9), min_size=SLOTS, max_size=SLOTS)))
@@ -42,7 +43,7 @@ def cases(draw):
     held = draw(st.integers(0, 4))
     state.page_table[:] = torch.arange(4 * (SLOTS + 1)).view(SLOTS + 1, 4) + 1
     state.page_table[:, held:] = PADDING_PAGE
-    buffers = LaneBuffers(BATCH, WIDTH - 1, PROMPT, SLOTS, CPU)
+    buffers = LaneBuffers(BATCH, WIDTH - 1, PROMPT, SLOTS, CPU, prompt_rows=prompt_rows)
     buffers.upload(lanes)
     return lanes, buffers, state
 

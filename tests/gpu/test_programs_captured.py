@@ -30,6 +30,7 @@ ROUNDS = (
     (round_shape(4, 5, rows=8, allocation=Allocation.DEVICE), (6, 6, 6, 1)),
     (mixed_shape(4, 3, 64), (4, 3, 1)),
     (mixed_shape(4, 0, 64), (1, 1)),
+    (mixed_shape(4, 3, 64, 3), (4, 3, 1)),
 )
 
 
@@ -66,8 +67,8 @@ def run_all(host) -> list:
         host.run(prefill_shape(64, scored=True), host.chunk(1, 6))[0],
         host.run(prefill_shape(64, scored=True), host.chunk(1))[0],
         host.run(mixed_shape(4, 3, 64), LaneInput(1, rows=3), host.chunk(2, 20), LaneInput(0, rows=4))[0],
-        host.run(mixed_shape(4, 3, 64), LaneInput(1, rows=4), host.chunk(2))[0],
-        host.run(prefill_shape(64), host.chunk(3))[0],
+        host.run(mixed_shape(4, 3, 64, 3), host.chunk(2), LaneInput(1, rows=4), host.chunk(3, 11))[0],
+        host.run(mixed_shape(4, 3, 64), LaneInput(1, rows=4), host.chunk(3))[0],
     ]
     for copied in (None, np.array([1, 4, 2, 0, 5])):
         for shape, rows in ROUNDS:

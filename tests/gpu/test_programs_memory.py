@@ -15,6 +15,7 @@ from scheduler.shapes import Allocation
 COPIES = np.array([5, 6, 7])
 DECODERS = {1: 37, 3: 16, 4: 5}
 PROMPT_SLOT, PROMPT_LENGTH, CONSUMED = 6, 50, 21
+FRESH_SLOT = 2
 
 CASES = {
     "prefill": (prefill_shape(64), lambda host: [host.chunk(PROMPT_SLOT)]),
@@ -31,6 +32,10 @@ CASES = {
     ),
     "mixed": (mixed_shape(4, 3, 64), lambda host: [LaneInput(1, rows=4), host.chunk(PROMPT_SLOT), LaneInput(3)]),
     "mixed prompt": (mixed_shape(4, 3, 64), lambda host: [host.chunk(PROMPT_SLOT, 13)]),
+    "mixed prompts": (
+        mixed_shape(4, 3, 64, 3),
+        lambda host: [host.chunk(PROMPT_SLOT, 13), LaneInput(1, rows=4), host.chunk(FRESH_SLOT)],
+    ),
     "mixed decode": (mixed_shape(4, 3, 64), lambda host: [LaneInput(3, rows=4), LaneInput(1, rows=2)]),
     "mixed, width one": (mixed_shape(2, 0, 64), lambda host: [host.chunk(PROMPT_SLOT), LaneInput(4)]),
 }
@@ -55,6 +60,7 @@ def host(request, model, head) -> ProgramHost:
         host.open(slot, prompt_of(length, seed=slot))
         host.prefill(slot)
         host.run(decode_shape(1), LaneInput(slot))
+    host.open(FRESH_SLOT, prompt_of(7, seed=8))
     host.open(PROMPT_SLOT, prompt_of(PROMPT_LENGTH, seed=9))
     host.run(prefill_shape(64, scored=True), host.chunk(PROMPT_SLOT, CONSUMED))
     return host
@@ -139,7 +145,9 @@ def test_a_run_writes_nothing_but_its_lanes_rows_and_padding(case, host):
     assert torch.equal(table, host.state.page_table)
 
 
-@pytest.mark.parametrize("case", ["decode", "rectangular", "ragged", "device", "mixed", "mixed decode"])
+@pytest.mark.parametrize(
+    "case", ["decode", "rectangular", "ragged", "device", "mixed", "mixed decode", "mixed prompts"]
+)
 def test_a_lane_without_finite_logits_fails_alone(case, host):
     shape, lanes = CASES[case][0], lanes_of(case, host)
     before = tensors_of(host)
