@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,8 +15,11 @@ PREFILL_CHUNKINGS = ("measured", "deterministic")
 SWITCH = ("off", "on")
 
 _NAMES_SHOWN = 8
-"""Unknown names listed one by one. With every coefficient wrong beside them an error has 20 problems."""
+"""Unknown names listed one by one."""
 _LONGEST_NAME_SHOWN = 80
+LARGEST_BUDGET = 1 << 20
+"""The largest N of the preset `budget:N`."""
+_BUDGET = re.compile(r"budget:([1-9]\d{0,6})", re.ASCII)
 
 CoefficientValue = float | int | str
 
@@ -257,11 +261,37 @@ class PolicyConfig:
         return cls(delivery_fairness=0.0, decode_age_price=0.0)
 
     @classmethod
+    def interactive(cls) -> PolicyConfig:
+        """For people who wait: prompts are read by their waits, and late gaps between outputs cost."""
+        return cls(
+            prompt_wait_price=1000.0,
+            prompt_rank_age_ms=30.0,
+            decode_gap_slack=1.4,
+            decode_late_price=300.0,
+            decode_cadence="on",
+        )
+
+    @classmethod
     def preset(cls, name: str) -> PolicyConfig:
-        """The preset called `name`; raises InvalidPolicy when there is none."""
-        if name not in PRESETS:
-            raise InvalidPolicy({"preset": f"must be one of {', '.join(sorted(PRESETS))}, not {name!r}"})
-        return PRESETS[name]
+        """The preset called `name`: one of PRESETS, or `budget:N`, the defaults with token_budget N.
+
+        Raises InvalidPolicy when there is none.
+        """
+        if name in PRESETS:
+            return PRESETS[name]
+        budget = _BUDGET.fullmatch(name)
+        if budget is not None and int(budget[1]) <= LARGEST_BUDGET:
+            return cls(token_budget=int(budget[1]))
+        shown = name if len(name) <= _LONGEST_NAME_SHOWN else f"{name[: _LONGEST_NAME_SHOWN - 1]}…"
+        raise InvalidPolicy({"preset": f"must be {PRESET_FORMS}, not {shown!r}"})
+
+    @property
+    def preset_name(self) -> str | None:
+        """The preset that has exactly these values, or None."""
+        named = next((name for name, preset in PRESETS.items() if preset == self), None)
+        if named is not None or not 1 <= self.token_budget <= LARGEST_BUDGET:
+            return named
+        return f"budget:{self.token_budget}" if self == PolicyConfig(token_budget=self.token_budget) else None
 
     def merged(self, changes: Mapping[str, Any]) -> PolicyConfig:
         """This policy with `changes`; raises InvalidPolicy naming every bad coefficient at once.
@@ -294,4 +324,10 @@ def _unknown_names(names: Sequence[str]) -> dict[str, str]:
     return problems
 
 
-PRESETS: Mapping[str, PolicyConfig] = {"balanced": PolicyConfig.balanced(), "throughput": PolicyConfig.throughput()}
+PRESETS: Mapping[str, PolicyConfig] = {
+    "balanced": PolicyConfig.balanced(),
+    "throughput": PolicyConfig.throughput(),
+    "interactive": PolicyConfig.interactive(),
+}
+PRESET_FORMS = f"one of {', '.join(sorted(PRESETS))}, or budget:N with N from 1 to {LARGEST_BUDGET:,} tokens a step"
+"""What a preset may be called, in words."""

@@ -74,14 +74,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         8,
         16,
     )
-    scheduler_policy: Annotated[str | None, about("Start with this preset; a change makes a new policy version.")] = (
-        None
-    )
+    scheduler_policy: Annotated[
+        str | None,
+        about(
+            "Start with this preset (budget:512: a token budget for comparison); a change makes a new policy version."
+        ),
+    ] = None
     scheduler_terminal_value: Annotated[float | None, about("Start with this terminal_value.")] = None
     scheduler_terminal_age_price: Annotated[float | None, about("Start with this terminal_age_price.")] = None
     mtp_adaptive_verification_alpha: Annotated[
         float | None, about("Start with this adaptive_verification_alpha, above 0.")
     ] = None
+    scheduler_prompt_wait_price: Annotated[float | None, about("Start with this prompt_wait_price; 0: off.")] = None
+    scheduler_prompt_rank_age_ms: Annotated[float | None, about("Start with this prompt_rank_age_ms.")] = None
+    scheduler_decode_gap_slack: Annotated[float | None, about("Start with this decode_gap_slack.")] = None
+    scheduler_decode_late_price: Annotated[float | None, about("Start with this decode_late_price; 0: off.")] = None
+    scheduler_decode_cadence: Annotated[str | None, about("Start with decode_cadence on or off.")] = None
+    scheduler_token_budget: Annotated[int | None, about("Start with this token_budget; 0: plans by value.")] = None
     scheduler_checkpoint_extra_work_fraction: Annotated[
         float, about("Extra work for cached states of a prompt, as a share of its prefill.")
     ] = 0.05

@@ -369,4 +369,5 @@ def _shape_values(shape: GraphShape) -> dict[str, object]:
         "prefill_capacity": shape.prefill_capacity,
         "speculation_enabled": shape.speculation_enabled,
         "allocation": shape.allocation.value,
+        "prompt_rows": shape.prompt_rows,
     }

@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from scheduler.policy import COEFFICIENT_BY_NAME, COEFFICIENTS, PRESETS
+from scheduler.policy import COEFFICIENT_BY_NAME, COEFFICIENTS
 from service.cli.changes import Changes, change_lines, changed_text, changes, with_changes
 from service.cli.control import call
 from service.cli.output import Function, Group, fail, json_option, print_json, print_table
-from service.cli.values import HttpUrl, coefficient_value
+from service.cli.values import HttpUrl, PresetType, coefficient_value
 from service.settings import DEFAULT_SERVER, server_address
 
 LONGEST_HISTORY = 1000
@@ -63,7 +63,7 @@ def show(server: str, as_json: bool) -> None:
 
 @policy.command("set", epilog="Example: helios policy set terminal_value=512 decode_age_price=0.2 --note busy")
 @click.argument("given", nargs=-1, metavar="[NAME=VALUE]...")
-@click.option("--preset", type=click.Choice(sorted(PRESETS)), help="Start from this preset, then apply the changes.")
+@click.option("--preset", type=PresetType(), help="Start from this preset, then apply the changes.")
 @click.option("--end-guard", is_flag=True, help="Also when a guard watches the current version: end it.")
 @change_options
 @server_option

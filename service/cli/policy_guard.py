@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from scheduler.policy import PRESETS
 from service.cli.control import call
 from service.cli.output import Function, Group, fail, json_option, print_json, print_table, progress_bar
 from service.cli.policy import change_options, parse_changes, server_option, user_name
+from service.cli.values import PresetType
 from service.control.guards import DEFAULT_MINUTES, LEAST_MINUTES, MOST_MINUTES, UNITS
 
 PATH = "/api/policy/guard"
@@ -62,7 +62,7 @@ def guard() -> None:
 
 @guard.command("open", epilog="Example: helios policy guard open terminal_value=512 --first-token-p99 1.2x --wait")
 @click.argument("given", nargs=-1, metavar="[NAME=VALUE]...")
-@click.option("--preset", type=click.Choice(sorted(PRESETS)), help="Start from this preset, then apply the changes.")
+@click.option("--preset", type=PresetType(), help="Start from this preset, then apply the changes.")
 @click.option(
     "--minutes",
     type=click.FloatRange(LEAST_MINUTES, MOST_MINUTES),

@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from scheduler.policy import COEFFICIENT_BY_NAME, PRESETS
+from scheduler.policy import COEFFICIENT_BY_NAME
 from service.cli.control import call
 from service.cli.output import Command, fail, json_option, print_json, progress_bar
 from service.cli.policy import parse_changes, server_option, user_name
 from service.cli.preview_report import print_preview
-from service.cli.values import FiniteRange, coefficient_value
+from service.cli.values import FiniteRange, PresetType, coefficient_value
 from service.control.preview.asking import SHORTEST_MINUTES
 from service.control.preview.messages import MOST_MINUTES
 
@@ -30,7 +30,7 @@ STEPS = 1000
 @click.option(
     "--set", "given", multiple=True, metavar="NAME=VALUE", help="Change a coefficient in the draft. Repeatable."
 )
-@click.option("--preset", type=click.Choice(sorted(PRESETS)), help="Start the draft from this preset.")
+@click.option("--preset", type=PresetType(), help="Start the draft from this preset.")
 @click.option(
     "--minutes", type=FiniteRange(SHORTEST_MINUTES, MOST_MINUTES), default=10.0, show_default=True,
     help="How much recorded traffic to replay.",

@@ -9,10 +9,10 @@ from typing import Any
 import click
 import msgspec
 
-from scheduler.policy import PRESETS
 from service.cli.output import Command, Function, fail
 from service.cli.serve_checks import wrong_combination, wrong_measurements
-from service.cli.values import ByteSize, CoefficientType, FiniteRange, HttpUrl, VerificationType
+from service.cli.values import ByteSize, CoefficientType, FiniteRange, HttpUrl, PresetType, VerificationType
+from service.control.start import START_COEFFICIENTS
 from service.settings import Settings, default_data_dir, default_threads, process_environment
 from service.store.database import database_url
 from service.store.errors import InvalidDatabaseUrl
@@ -51,10 +51,8 @@ TYPES: dict[str, Any] = {
     "kv_pages": click.IntRange(1, 1 << 30),
     "request_slots": click.IntRange(1, 4096),
     "threads": click.IntRange(1, 1024),
-    "scheduler_policy": click.Choice(sorted(PRESETS)),
-    "scheduler_terminal_value": CoefficientType("terminal_value"),
-    "scheduler_terminal_age_price": CoefficientType("terminal_age_price"),
-    "mtp_adaptive_verification_alpha": CoefficientType("adaptive_verification_alpha"),
+    "scheduler_policy": PresetType(),
+    **{flag: CoefficientType(name) for flag, name in START_COEFFICIENTS.items()},
     "scheduler_checkpoint_extra_work_fraction": click.FloatRange(0.0, 1e9),
     "verification": VerificationType(),
     "draft_tokens": click.IntRange(0, MAX_DRAFT_TOKENS),

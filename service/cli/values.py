@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import click
 
 from scheduler.capacity import verification_width
-from scheduler.errors import InvalidCatalog
-from scheduler.policy import COEFFICIENT_BY_NAME, CoefficientValue
+from scheduler.errors import InvalidCatalog, InvalidPolicy
+from scheduler.policy import COEFFICIENT_BY_NAME, PRESETS, CoefficientValue, PolicyConfig
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
@@ -51,10 +51,9 @@ class FiniteRange(click.FloatRange):
 class CoefficientType(click.ParamType[CoefficientValue]):
     """A value of the policy coefficient `coefficient`, checked against its allowed range."""
 
-    name = "number"
-
     def __init__(self, coefficient: str) -> None:
         self._coefficient = COEFFICIENT_BY_NAME[coefficient]
+        self.name = "|".join(self._coefficient.choices) or "number"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> CoefficientValue:
         parsed = coefficient_value(self._coefficient.name, str(value))
@@ -62,6 +61,19 @@ class CoefficientType(click.ParamType[CoefficientValue]):
         if why is not None:
             self.fail(why, param, ctx)
         return parsed
+
+
+class PresetType(click.ParamType[str]):
+    """A preset's name."""
+
+    name = f"{'|'.join(sorted(PRESETS))}|budget:N"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            PolicyConfig.preset(str(value))
+        except InvalidPolicy as error:
+            self.fail(error.problems["preset"], param, ctx)
+        return str(value)
 
 
 def coefficient_value(name: str, text: str) -> CoefficientValue:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from scheduler.errors import InvalidPolicy
-from scheduler.policy import PRESETS, PolicyConfig
+from scheduler.policy import PRESET_FORMS, PolicyConfig
 from service.control.errors import InvalidChange
 
 MAX_ACTOR = 100
@@ -41,8 +41,8 @@ def checked_version(name: str, version: object) -> int:
 def check_coefficients(preset: object, coefficients: object) -> None:
     """Raises InvalidPolicy naming everything that is wrong with the preset and the coefficients at once."""
     problems: dict[str, str] = {}
-    if preset is not None and (not isinstance(preset, str) or preset not in PRESETS):
-        problems["preset"] = f"must be one of {', '.join(sorted(PRESETS))}, not {_bounded(preset)!r}"
+    if preset is not None and not _is_preset(preset):
+        problems["preset"] = f"must be {PRESET_FORMS}, not {_bounded(preset)!r}"
     if not isinstance(coefficients, Mapping) or not all(isinstance(name, str) for name in coefficients):
         problems["coefficients"] = "must map coefficient names to values"
     else:
@@ -52,6 +52,13 @@ def check_coefficients(preset: object, coefficients: object) -> None:
             problems.update(error.problems)
     if problems:
         raise InvalidPolicy(problems)
+
+
+def _is_preset(name: object) -> bool:
+    try:
+        return isinstance(name, str) and PolicyConfig.preset(name) is not None
+    except InvalidPolicy:
+        return False
 
 
 def audited(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from scheduler.policy import PRESETS, PolicyConfig
+from scheduler.policy import PolicyConfig
 from service.control.checks import check_coefficients, checked_actor, checked_note, checked_version
 from service.control.errors import (
     ChangeInProgress,
@@ -194,7 +194,7 @@ def _seen(connection: sa.Connection, proposal: Proposal, current: PolicyVersion)
 
 
 def _merged(base: PolicyConfig, proposal: Proposal) -> PolicyConfig:
-    start = base if proposal.preset is None else PRESETS[proposal.preset]
+    start = base if proposal.preset is None else PolicyConfig.preset(proposal.preset)
     return start.merged(proposal.coefficients)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -12,26 +13,26 @@ from service.control.checks import check_coefficients
 from service.control.errors import UnreadablePolicy
 from service.control.guard_rows import settle_guards
 from service.control.versions import PolicyVersion, insert, lock_versions, newest, refuse_pending, version_of
+from service.settings import Settings
 from service.store.engines import read_transaction, write_transaction
 
+START_COEFFICIENTS: Mapping[str, str] = {
+    "scheduler_terminal_value": "terminal_value",
+    "scheduler_terminal_age_price": "terminal_age_price",
+    "mtp_adaptive_verification_alpha": "adaptive_verification_alpha",
+    "scheduler_prompt_wait_price": "prompt_wait_price",
+    "scheduler_prompt_rank_age_ms": "prompt_rank_age_ms",
+    "scheduler_decode_gap_slack": "decode_gap_slack",
+    "scheduler_decode_late_price": "decode_late_price",
+    "scheduler_decode_cadence": "decode_cadence",
+    "scheduler_token_budget": "token_budget",
+}
+"""The coefficient that each setting sets; beside them `scheduler_policy` names a preset."""
+POLICY_FLAGS = ("scheduler_policy", *START_COEFFICIENTS)
+"""The settings that set a policy; None where the flag was not given."""
 
-class PolicyFlags(Protocol):
-    """The command-line flags that set a policy; None where the flag was not given."""
 
-    @property
-    def scheduler_policy(self) -> str | None: ...
-
-    @property
-    def scheduler_terminal_value(self) -> float | None: ...
-
-    @property
-    def scheduler_terminal_age_price(self) -> float | None: ...
-
-    @property
-    def mtp_adaptive_verification_alpha(self) -> float | None: ...
-
-
-def resolve_initial_policy(engine: sa.Engine, settings: PolicyFlags) -> PolicyVersion:
+def resolve_initial_policy(engine: sa.Engine, settings: Settings) -> PolicyVersion:
     """The policy to start an engine with, applied in the store before the engine sees it.
 
     The newest applied version wins; on the first start that is version 1, "balanced" by "default". A flag that
@@ -92,20 +93,11 @@ def _readable(row: sa.RowMapping, *, replaced: bool) -> PolicyVersion | None:
         raise
 
 
-def _changes(settings: PolicyFlags) -> dict[str, Any]:
-    given = {
-        "terminal_value": settings.scheduler_terminal_value,
-        "terminal_age_price": settings.scheduler_terminal_age_price,
-        "adaptive_verification_alpha": settings.mtp_adaptive_verification_alpha,
-    }
+def _changes(settings: Settings) -> dict[str, Any]:
+    given = {coefficient: getattr(settings, flag) for flag, coefficient in START_COEFFICIENTS.items()}
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _note(settings: PolicyFlags) -> str:
-    flags = {
-        "--scheduler-policy": settings.scheduler_policy,
-        "--scheduler-terminal-value": settings.scheduler_terminal_value,
-        "--scheduler-terminal-age-price": settings.scheduler_terminal_age_price,
-        "--mtp-adaptive-verification-alpha": settings.mtp_adaptive_verification_alpha,
-    }
-    return " ".join(f"{flag} {value}" for flag, value in flags.items() if value is not None)
+def _note(settings: Settings) -> str:
+    given = ((flag, getattr(settings, flag)) for flag in POLICY_FLAGS)
+    return " ".join(f"--{flag.replace('_', '-')} {value}" for flag, value in given if value is not None)

@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 import sqlalchemy as sa
 
 from scheduler.errors import InvalidPolicy
-from scheduler.policy import COEFFICIENTS, PRESETS, PolicyConfig
+from scheduler.policy import COEFFICIENTS, PolicyConfig
 from service.control.checks import audited, audited_text
 from service.control.errors import NoPolicy, UnreadablePolicy
 from service.store.tables import policy_attempts, policy_versions
@@ -42,11 +42,6 @@ class PolicyVersion:
     parent_version: int | None
     preset: str | None
     config: PolicyConfig
-
-
-def preset_of(config: PolicyConfig) -> str | None:
-    """The preset with exactly these values, or None."""
-    return next((name for name, preset in PRESETS.items() if preset == config), None)
 
 
 def version_of(row: Mapping[Any, Any]) -> PolicyVersion:
@@ -152,7 +147,7 @@ def insert(
         actor=actor,
         note=note,
         parent_version=parent,
-        preset=preset_of(config),
+        preset=config.preset_name,
         config=config,
     )
     values = {f.name: getattr(made, f.name) for f in dataclasses.fields(made) if f.name != "config"}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import collections
+import itertools
 from collections.abc import Collection, Iterable
 
 from gpu.device import Device
 from scheduler.plans import CostState, Reason, ScheduledPlan
-from scheduler.policy import COEFFICIENTS, NEWCOMER_MEMORIES, PREFILL_CHUNKINGS, PolicyConfig
+from scheduler.policy import COEFFICIENTS, PolicyConfig
 from scheduler.records import FinishReason
 from scheduler.scheduler import RequestScheduler
 from scheduler.shapes import GraphKind
@@ -16,7 +17,7 @@ from service.engine.requests import EngineRequest, RequestTable
 from service.engine.round_metrics import RoundMetrics
 from service.journal.records import LaneOutcome
 from service.journal.status import CAUSES, LOSSES, JournalStatus
-from service.telemetry.metric_table import EXECUTION_CLASSES, OUTCOMES, PREFIX_RESULTS
+from service.telemetry.metric_table import EXECUTION_CLASSES, OUTCOMES, PREFIX_RESULTS, TEXTUAL
 from service.telemetry.series import TracedHistogram
 from service.telemetry.shared import MetricsWriter
 from service.telemetry.span_ids import plan_ids
@@ -74,10 +75,9 @@ class EngineMetrics:
             if not coefficient.choices:
                 value = float(getattr(policy, coefficient.name))
                 self._writer.gauge("flare_scheduler_policy", coefficient.name).set(value)
-        for chunking in PREFILL_CHUNKINGS:
-            for memory in NEWCOMER_MEMORIES:
-                used = (chunking, memory) == (policy.prefill_chunking, policy.newcomer_memory)
-                self._writer.gauge("flare_scheduler_policy_info", chunking, memory).set(float(used))
+        used = tuple(getattr(policy, name) for name, _ in TEXTUAL)
+        for names in itertools.product(*(choices for _, choices in TEXTUAL)):
+            self._writer.gauge("flare_scheduler_policy_info", *names).set(float(names == used))
 
     def planned(self, plan: ScheduledPlan, fence: int, plan_ns: int, now_ns: int) -> None:
         """A plan was committed; it took plan_ns to make."""

@@ -106,6 +106,7 @@ def shape_record(shape: GraphShape) -> ShapeRecord:
         shape.prefill_capacity,
         shape.speculation_enabled,
         shape.allocation.value,
+        shape.prompt_rows,
     )
 
 
@@ -159,6 +160,8 @@ def _parts(parts: PlanParts) -> PartsRecord:
         parts.terminal_relief,
         parts.wait_cost,
         parts.horizon_ms,
+        parts.prompt_wait_relief,
+        parts.decode_late_relief,
     )
 
 

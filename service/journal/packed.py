@@ -52,7 +52,8 @@ MISFITS = (struct.error, LookupError, ValueError, StopIteration, msgspec.Msgspec
 class Table:
     """Rows of 64-bit columns, named in their order, floats with a "*" behind the name; gives a choice of them.
 
-    `row_bytes`: the size of a row.
+    What the choice names last and the rows do not have, since it came later, is 0.0 in each row. `row_bytes`: the size
+    of a row.
     """
 
     def __init__(self, columns: str, chosen: str) -> None:
@@ -61,13 +62,20 @@ class Table:
         codes = ["d" if name.endswith("*") else "q" for name in names]
         plain = [name.removesuffix("*") for name in names]
         self._reader = struct.Struct("<" + "".join(codes))
-        self._choose: Callable[[Row], Row] = operator.itemgetter(*map(plain.index, wanted))
+        there = [name for name in wanted if name in plain]
+        self._choose: Callable[[Row], Row] = operator.itemgetter(*map(plain.index, there))
+        self._later = tuple(name for name in wanted if name not in plain)
+        assert wanted == [*there, *self._later], "what a layout does not have is chosen last"
         self._places = [(name, place, codes[place] == "d") for place, name in enumerate(plain) if name in wanted]
         self.row_bytes = self._reader.size
 
     def rows(self, data: bytes) -> Iterator[Row]:
         """The chosen columns of each row, in the order of the choice. Raises struct.error."""
-        return map(self._choose, self._reader.iter_unpack(data))
+        chosen = map(self._choose, self._reader.iter_unpack(data))
+        if not self._later:
+            return chosen
+        zeros = (0.0,) * len(self._later)
+        return (row + zeros for row in chosen)
 
     def by_column(self, data: bytes) -> Columns:
         """The chosen columns by name, each with its values of all rows. Raises ValueError for half a row."""
@@ -79,14 +87,16 @@ class Table:
         numbers = memoryview(words)
         floats = numbers.cast("B").cast("d")
         step = len(self.columns)
-        return {name: (floats if is_float else numbers)[at::step].tolist() for name, at, is_float in self._places}
+        found = {name: (floats if is_float else numbers)[at::step].tolist() for name, at, is_float in self._places}
+        zeros = [0.0] * (len(data) // self.row_bytes)
+        return {**found, **dict.fromkeys(self._later, zeros)}
 
 
 _LANE = "slot generation prompt_tokens rows ceiling source expected_tokens"
 _DETAIL = "role token_price delivery_price age_ms sigma_ms terminal_value value"
 _CANDIDATE = (
     "graph following known barred needs_empty lanes score token_value delivery_value age_relief terminal_relief "
-    "wait_cost horizon_ms logical_rows selected_ns observed_ns cost_state"
+    "wait_cost horizon_ms logical_rows selected_ns observed_ns cost_state prompt_wait_relief decode_late_relief"
 )
 
 
@@ -104,10 +114,16 @@ class Layout:
     barred: tuple[str, ...]
 
 
+_LANES = Table("slot generation epoch rows ceiling prompt_tokens source expected_tokens*", _LANE)
+_DETAILS = Table("role token_price* delivery_price* age_ms* sigma_ms* value* terminal_value*", _DETAIL)
+_ROLES = ("prefill", "decode", "init", "restore", "vision", "snapshot", "terminal")
+_SOURCES = ("learned", "copy")
+_COST_STATES = ("unknown", "fresh", "stale")
+
 LAYOUTS = {
     1: Layout(
-        Table("slot generation epoch rows ceiling prompt_tokens source expected_tokens*", _LANE),
-        Table("role token_price* delivery_price* age_ms* sigma_ms* value* terminal_value*", _DETAIL),
+        _LANES,
+        _DETAILS,
         Table(
             "graph following known barred needs_empty lanes following_lanes first following_first served prompt_slot "
             "prompt_tokens following_prompt_slot following_prompt_tokens horizon_ns horizon_ms* score* token_value* "
@@ -116,11 +132,27 @@ LAYOUTS = {
             _CANDIDATE,
         ),
         reasons=("ordinary", "discovery", "timing_refresh", "acceptance_learning", "solo_prefill"),
-        roles=("prefill", "decode", "init", "restore", "vision", "snapshot", "terminal"),
-        sources=("learned", "copy"),
-        cost_states=("unknown", "fresh", "stale"),
+        roles=_ROLES,
+        sources=_SOURCES,
+        cost_states=_COST_STATES,
         barred=("none", "pruned", "unmeasured", "pages"),
-    )
+    ),
+    2: Layout(
+        _LANES,
+        _DETAILS,
+        Table(
+            "graph following known barred needs_empty lanes following_lanes first following_first served prompts "
+            "prompt_tokens following_prompts horizon_ns horizon_ms* score* token_value* delivery_value* age_relief* "
+            "terminal_relief* prompt_wait_relief* decode_late_relief* wait_cost* logical_rows physical_rows hash "
+            "selected_ns observed_ns cost_state",
+            _CANDIDATE,
+        ),
+        reasons=("ordinary", "discovery", "timing_refresh", "acceptance_learning", "solo_prefill", "token_budget"),
+        roles=_ROLES,
+        sources=_SOURCES,
+        cost_states=_COST_STATES,
+        barred=("none", "pruned", "unmeasured", "pages", "cadence", "token_budget"),
+    ),
 }
 LAYOUT = 1
 """The layout that this version writes."""
@@ -177,7 +209,7 @@ def _plan(packed: PackedPlan, layout: Layout) -> PlanCommitted:
     name_of = dict(zip(dict.fromkeys(slots), packed.request_ids, strict=True))
     candidates = layout.candidate.rows(packed.candidates)
     row = next(candidates)  # columns as chosen in _CANDIDATE
-    graph, following, known, _, _, lanes, score, *parts, logical_rows, selected_ns, observed_ns, state = row
+    graph, following, known, _, _, lanes, score, *parts, logical_rows, selected_ns, observed_ns, state, _, _ = row
     timing_credit, timing_spent, timing_ordinary, credit, spent, ordinary, discovery = packed.ledgers
     kind, label = _following(shapes, following)
     return PlanCommitted(
@@ -188,7 +220,7 @@ def _plan(packed: PackedPlan, layout: Layout) -> PlanCommitted:
         score_kind="rate" if known else "work",
         score=score,
         log_scale=packed.log_scale,
-        parts=_parts(known, parts),
+        parts=_parts(known, parts, row[-2:]),
         selected_cost_ns=selected_ns,
         observation_age_ns=packed.planned_ns - observed_ns if selected_ns else None,
         cost_state=numbered(layout.cost_states)[state],
@@ -255,7 +287,7 @@ def _alternatives(
     bars, cost_states = numbered(layout.barred), numbered(layout.cost_states)
     made = []
     for rank, row in enumerate(candidates, 1):
-        graph, following, known, barred_as, needs_empty, lanes, score, *parts, _, selected_ns, _, state = row
+        graph, following, known, barred_as, needs_empty, lanes, score, *parts, _, selected_ns, _, state, _, _ = row
         barred = bars[barred_as]
         if needs_empty == 1 and waits and barred == "none":
             barred = "needs_empty_window"
@@ -266,7 +298,7 @@ def _alternatives(
                 shapes[graph][0],
                 "rate" if known else "work",
                 score,
-                _parts(known, parts),
+                _parts(known, parts, row[-2:]),
                 packed.log_scale,
                 label,
                 kind,
@@ -291,6 +323,6 @@ def _following(shapes: Shapes, graph: int) -> tuple[str | None, str | None]:
     return shape.kind, label
 
 
-def _parts(known: int, parts: list[Any]) -> PartsRecord:
+def _parts(known: int, parts: list[Any], reliefs: Row) -> PartsRecord:
     token, delivery, relief, terminal, wait, horizon_ms = parts
-    return PartsRecord(token, delivery, relief, terminal, wait, horizon_ms if known else None)
+    return PartsRecord(token, delivery, relief, terminal, wait, horizon_ms if known else None, *reliefs)

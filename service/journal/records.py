@@ -22,6 +22,7 @@ class ShapeRecord(msgspec.Struct, array_like=True, frozen=True):
     prefill_capacity: int
     speculation_enabled: bool
     allocation: str
+    prompt_rows: int = 1
 
 
 class RunStarted(msgspec.Struct, tag="run", array_like=True, frozen=True):
@@ -152,6 +153,8 @@ class PartsRecord(msgspec.Struct, array_like=True, frozen=True):
     terminal_relief: float
     wait_cost: float
     horizon_ms: float | None
+    prompt_wait_relief: float = 0.0
+    decode_late_relief: float = 0.0
 
 
 class AlternativeRecord(msgspec.Struct, array_like=True, frozen=True):

@@ -90,6 +90,7 @@ def graph(kind: str, batch: int, draft_depth: int = 0, prefill: int = 0) -> Row:
         "prefill_capacity": prefill,
         "speculation_enabled": drafts,
         "allocation": "host" if drafts and draft_depth > 3 else "none",
+        "prompt_rows": 1,
     }
 
 

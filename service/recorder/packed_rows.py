@@ -25,7 +25,15 @@ KNOWN_VALUES = frozenset(
     ("run_id", "fence", "lane", "rank", "role", "proposal_source", "reason", "score_kind", "cost_state", "barred_by")
 )
 """Columns whose values need no look: they come from here or from a layout's tables."""
-_PARTS = ("token_value", "delivery_value", "age_relief", "terminal_relief", "wait_cost")
+_PARTS = (
+    "token_value",
+    "delivery_value",
+    "age_relief",
+    "terminal_relief",
+    "prompt_wait_relief",
+    "decode_late_relief",
+    "wait_cost",
+)
 
 
 class _Graph(NamedTuple):

@@ -249,13 +249,19 @@ class RowBuilder:
         )
 
     def _score(self, scored: PlanCommitted | AlternativeRecord) -> Row:
-        *parts, horizon_ms = astuple(scored.parts)
+        token, delivery, age, terminal, wait_cost, horizon_ms, prompt_wait, decode_late = astuple(scored.parts)
         null, kind, shape = self.null, scored.following_kind, scored.following_shape
         return (
             scored.score_kind,
             scored.score,
             scored.log_scale,
-            *parts,
+            token,
+            delivery,
+            age,
+            terminal,
+            prompt_wait,
+            decode_late,
+            wait_cost,
             null if horizon_ms is None or not isfinite(horizon_ms) else horizon_ms,
             null if kind is None else kind,
             null if shape is None else shape,
@@ -284,6 +290,7 @@ def shape_values(shape: ShapeRecord) -> Row:
         shape.prefill_capacity,
         1 if shape.speculation_enabled else 0,
         shape.allocation,
+        shape.prompt_rows,
     )
 
 

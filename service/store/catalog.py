@@ -52,7 +52,8 @@ def graph_label(row: Row) -> str:
     text = f"{row['kind']}:B{row['batch_capacity']}"
     if row["kind"] in ("speculative", "mixed"):
         text += f":D{row['draft_depth']}:W{row['target_width']}:P{row['target_rows']}"
-    return f"{text}:C{row['prefill_capacity']}" if row["prefill_capacity"] else text
+    text += f":C{row['prefill_capacity']}" if row["prefill_capacity"] else ""
+    return f"{text}:R{row['prompt_rows']}" if row["prompt_rows"] > 1 else text
 
 
 def read_catalog(

@@ -30,6 +30,7 @@ def _shape_columns() -> list[sa.Column[object]]:
         sa.Column("prefill_capacity", sa.Integer, nullable=False),
         sa.Column("speculation_enabled", sa.Boolean, nullable=False),
         sa.Column("allocation", sa.Text, nullable=False),
+        sa.Column("prompt_rows", sa.Integer, nullable=False, server_default="1"),
     ]
 
 
@@ -45,6 +46,8 @@ def _score_columns() -> list[sa.Column[object]]:
         sa.Column("delivery_value", sa.Float, nullable=False),
         sa.Column("age_relief", sa.Float, nullable=False),
         sa.Column("terminal_relief", sa.Float, nullable=False),
+        sa.Column("prompt_wait_relief", sa.Float, nullable=False, server_default="0"),
+        sa.Column("decode_late_relief", sa.Float, nullable=False, server_default="0"),
         sa.Column("wait_cost", sa.Float, nullable=False),
         sa.Column("score_horizon_ms", sa.Float),
         sa.Column("following_kind", sa.Text),
@@ -52,10 +55,22 @@ def _score_columns() -> list[sa.Column[object]]:
     ]
 
 
+_LATER_COEFFICIENTS = {
+    "prompt_wait_price": "0",
+    "prompt_rank_age_ms": "0",
+    "decode_gap_slack": "0",
+    "decode_late_price": "0",
+    "decode_cadence": "off",
+    "token_budget": "0",
+}
+"""What versions from before these coefficients have."""
+
+
 def _coefficient_column(name: str, default: object) -> sa.Column[object]:
+    before = _LATER_COEFFICIENTS.get(name)
     if isinstance(default, str):
-        return sa.Column(name, sa.Text, nullable=False)
-    return sa.Column(name, BIG if isinstance(default, int) else sa.Float, nullable=False)
+        return sa.Column(name, sa.Text, nullable=False, server_default=before)
+    return sa.Column(name, BIG if isinstance(default, int) else sa.Float, nullable=False, server_default=before)
 
 
 engine_runs = sa.Table(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from scheduler.errors import InvalidPolicy
-from scheduler.policy import COEFFICIENTS, NEWCOMER_MEMORIES, PREFILL_CHUNKINGS, PolicyConfig
+from scheduler.policy import COEFFICIENTS, PolicyConfig
 from service.settings import Settings
 from service.supervisor.errors import StartRefused, StoreRefused
 from service.telemetry.metric_table import METRIC_BY_NAME
@@ -103,19 +103,12 @@ def used_policy(engine: Snapshot) -> FirstPolicy | None:
         return series_values(METRIC_BY_NAME[name], labels, engine.slots)[0]
 
     version = int(value("flare_scheduler_policy_version"))
-    names = next(
-        (
-            (chunking, memory)
-            for chunking in PREFILL_CHUNKINGS
-            for memory in NEWCOMER_MEMORIES
-            if value("flare_scheduler_policy_info", chunking, memory)
-        ),
-        None,
-    )
+    info = METRIC_BY_NAME["flare_scheduler_policy_info"]
+    names = next((labels for labels in info.series() if value(info.name, *labels)), None)
     if version < 1 or names is None:
         return None
     numbers: Coefficients = {c.name: value("flare_scheduler_policy", c.name) for c in COEFFICIENTS if not c.choices}
-    texts: Coefficients = dict(zip(("prefill_chunking", "newcomer_memory"), names, strict=True))
+    texts: Coefficients = dict(zip(info.label_names, names, strict=True))
     try:
         return version, PolicyConfig.balanced().merged(numbers | texts).as_dict()
     except InvalidPolicy:  # looked at between two gauges

@@ -8,9 +8,11 @@ import os
 import queue
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
+from service.control.start import POLICY_FLAGS
 from service.recorder.priority import AGAIN
 from service.settings import EngineStart, Settings, child_environment
 from service.supervisor import files
@@ -213,10 +215,5 @@ class Supervisor:
 
 def _without_policy_flags(settings: Settings) -> Settings:
     """For a restarted engine: the flags made their version at the start and must not undo a later change."""
-    return msgspec.structs.replace(
-        settings,
-        scheduler_policy=None,
-        scheduler_terminal_value=None,
-        scheduler_terminal_age_price=None,
-        mtp_adaptive_verification_alpha=None,
-    )
+    given_up: dict[str, Any] = dict.fromkeys(POLICY_FLAGS)
+    return msgspec.structs.replace(settings, **given_up)

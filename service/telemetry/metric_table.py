@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import get_args
 
 from scheduler.plans import CostState, Reason
-from scheduler.policy import COEFFICIENTS, NEWCOMER_MEMORIES, PREFILL_CHUNKINGS
+from scheduler.policy import COEFFICIENTS
 from scheduler.records import FinishReason
 from scheduler.shapes import GraphKind
 from service.ipc.messages import Operation
@@ -103,6 +103,7 @@ EXECUTION_CLASSES = (
     Reason.DISCOVERY.value,
     Reason.TIMING_REFRESH.value,
     Reason.ACCEPTANCE_LEARNING.value,
+    Reason.TOKEN_BUDGET.value,
 )
 LEDGERS = (Reason.TIMING_REFRESH.value, Reason.ACCEPTANCE_LEARNING.value)
 OUTCOMES = (*(reason.value for reason in FinishReason), "refused")
@@ -132,6 +133,8 @@ _ERROR = ("error_type", ("", "error"))
 _SERVED = ("gen_ai_request_model", "gen_ai_response_model")
 _HTTP = (("http_route", ()), ("http_request_method", ()), ("http_response_status_code", ()))
 _NUMERIC = tuple(c.name for c in COEFFICIENTS if not c.choices)
+TEXTUAL = tuple((c.name, c.choices) for c in COEFFICIENTS if c.choices)
+"""The coefficients that are names, each with its choices: the labels of flare_scheduler_policy_info."""
 
 
 def _counter(name: str, text: str, **more: object) -> Metric:
@@ -170,7 +173,7 @@ METRICS: tuple[Metric, ...] = (
         "flare_scheduler_policy_info",
         MetricType.INFO,
         "1 for the textual policy coefficients that the next plan uses.",
-        labels=(("prefill_chunking", PREFILL_CHUNKINGS), ("newcomer_memory", NEWCOMER_MEMORIES)),
+        labels=TEXTUAL,
     ),
     _histogram(
         "flare_scheduler_margin_ratio",

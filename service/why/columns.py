@@ -113,6 +113,7 @@ def _shape(shape: GraphShape) -> Row:
         "prefill_capacity": shape.prefill_capacity,
         "speculation_enabled": shape.speculation_enabled,
         "allocation": shape.allocation.value,
+        "prompt_rows": shape.prompt_rows,
     }
 
 
@@ -125,6 +126,8 @@ def _score(kind: str, score: float, log_scale: float, parts: PlanParts, followin
         "delivery_value": parts.delivery_value,
         "age_relief": parts.age_relief,
         "terminal_relief": parts.terminal_relief,
+        "prompt_wait_relief": parts.prompt_wait_relief,
+        "decode_late_relief": parts.decode_late_relief,
         "wait_cost": parts.wait_cost,
         "score_horizon_ms": _finite(parts.horizon_ms),
         "following_kind": None if following is None else following.kind.value,

@@ -27,11 +27,11 @@ from service.recorder.staging import Staging, StagingChecks
 from service.recorder.values import Values
 
 MS = 1_000_000
-WRITTEN = LAYOUTS[LAYOUT]
 GRAPHS = [
     (0, "decode:B8", ShapeRecord("decode", 8, 0, 1, 8, 0, False, "none")),
     (3, "speculative:B4", ShapeRecord("speculative", 4, 3, 4, 9, 0, True, "device")),
     (7, "prefill:C64", ShapeRecord("prefill", 1, 0, 1, 0, 64, False, "none")),
+    (9, "mixed:B8:R4", ShapeRecord("mixed", 8, 0, 1, 8, 64, False, "none", 4)),
 ]
 
 
@@ -42,8 +42,11 @@ def pack(table: Table, rows: Sequence[dict[str, Any]]) -> bytes:
     return b"".join(code.pack(*[row.get(name, 0) for name in names]) for row in rows)
 
 
-def packed_plan(random_: random.Random, fence: int, requests: list[str], at_ns: int) -> PackedPlan:
-    """A plan for these requests with up to four runners-up, whatever its numbers are."""
+def packed_plan(
+    random_: random.Random, fence: int, requests: list[str], at_ns: int, layout: int = LAYOUT
+) -> PackedPlan:
+    """A plan for these requests with up to four runners-up, whatever its numbers are, in one of the layouts."""
+    written = LAYOUTS[layout]
     number = lambda: random_.choice([0.0, -0.0, 1.5, -2.25, 1e-300, 1e300])  # noqa: E731 - used a dozen times
     slots = {name: slot for slot, name in enumerate(requests)}
     cohorts = [requests, *(random_.sample(requests, random_.randrange(len(requests) + 1)) for _ in range(4))]
@@ -52,8 +55,9 @@ def packed_plan(random_: random.Random, fence: int, requests: list[str], at_ns: 
         {
             **{name: number() for name in CANDIDATE_FLOATS},
             "graph": random_.choice(GRAPHS)[0], "following": random_.choice([-1, 0, 3, 7]),
-            "known": random_.randrange(2), "barred": random_.randrange(4), "needs_empty": random_.randrange(2),
-            "lanes": len(cohort), "logical_rows": random_.randrange(100), "cost_state": random_.randrange(3),
+            "known": random_.randrange(2), "needs_empty": random_.randrange(2),
+            "barred": random_.randrange(len(written.barred)), "lanes": len(cohort),
+            "logical_rows": random_.randrange(100), "cost_state": random_.randrange(3),
             "selected_ns": random_.choice([0, 20 * MS, 20 * MS + 1]), "observed_ns": random_.choice([-1, at_ns - 5]),
             "horizon_ms": random_.choice([21.5, math.nan, math.inf]),
         }
@@ -70,16 +74,18 @@ def packed_plan(random_: random.Random, fence: int, requests: list[str], at_ns: 
     ]  # fmt: skip
     details = [{**{name: number() for name in DETAIL_FLOATS}, "role": random_.randrange(7)} for _ in requests]
     return PackedPlan(
-        LAYOUT, fence, at_ns, at_ns - MS, 55_500, random_.randrange(5), fence % 2, random_.randrange(3), 1, number(),
+        layout, fence, at_ns, at_ns - MS, 55_500, random_.randrange(len(written.reasons)), fence % 2,
+        random_.randrange(3), 1, number(),
         random_.choice([None, 0.5, math.nan, -math.inf]), 6, len(requests), random_.randrange(10**9),
         tuple(number() for _ in range(7)), msgspec.Raw(encoder.encode(GRAPHS)), list(requests),
-        struct.pack(f"<{len(named)}q", *named), pack(WRITTEN.lane, lanes), pack(WRITTEN.detail, details),
-        pack(WRITTEN.candidate, candidates),
+        struct.pack(f"<{len(named)}q", *named), pack(written.lane, lanes), pack(written.detail, details),
+        pack(written.candidate, candidates),
     )  # fmt: skip
 
 
-CANDIDATE_FLOATS = [name.removesuffix("*") for name in WRITTEN.candidate.columns if name.endswith("*")]
-DETAIL_FLOATS = [name.removesuffix("*") for name in WRITTEN.detail.columns if name.endswith("*")]
+NEWEST = LAYOUTS[max(LAYOUTS)]
+CANDIDATE_FLOATS = [name.removesuffix("*") for name in NEWEST.candidate.columns if name.endswith("*")]
+DETAIL_FLOATS = [name.removesuffix("*") for name in NEWEST.detail.columns if name.endswith("*")]
 
 
 def plan_ends(random_: random.Random, fence: int, lanes: int, at_ns: int) -> list[Record]:
@@ -99,8 +105,10 @@ def plan_ends(random_: random.Random, fence: int, lanes: int, at_ns: int) -> lis
 
 
 def with_number(data: bytes, table: Table, random_: random.Random, column: str, value: float) -> bytes:
-    """The rows with one number of a column changed."""
+    """The rows with one number of a column changed, if they have it."""
     names = [name.removesuffix("*") for name in table.columns]
+    if column not in names:
+        return data
     row = random_.randrange(len(data) // table.row_bytes)
     start = row * table.row_bytes + 8 * names.index(column)
     code = "<d" if f"{column}*" in table.columns else "<q"
@@ -108,9 +116,8 @@ def with_number(data: bytes, table: Table, random_: random.Random, column: str, 
 
 
 def _in_table(field: str, column: str, value: float) -> Callable[[PackedPlan, random.Random], PackedPlan]:
-    table = {"lanes": WRITTEN.lane, "details": WRITTEN.detail, "candidates": WRITTEN.candidate}[field]
-
     def spoil(plan: PackedPlan, random_: random.Random) -> PackedPlan:
+        table = getattr(LAYOUTS[plan.layout], field.removesuffix("s"))
         data = getattr(plan, field)
         changed = with_number(data, table, random_, column, value) if data else data
         return msgspec.structs.replace(plan, **{field: changed})
@@ -142,10 +149,10 @@ SPOILS: dict[str, Callable[[PackedPlan, random.Random], PackedPlan]] = {
     **{f"generation {value}": _in_table("lanes", "generation", value) for value in (-(2**63), 2**63 - 1)},
     **{f"graph {value}": _in_table("candidates", "graph", value) for value in (-1, 5)},
     **{f"following {value}": _in_table("candidates", "following", value) for value in (-9, 5)},
-    **{f"barred {value}": _in_table("candidates", "barred", value) for value in (-1, 4)},
+    **{f"barred {value}": _in_table("candidates", "barred", value) for value in (-1, 6)},
     **{f"cost state {value}": _in_table("candidates", "cost_state", value) for value in (-1, 3)},
     **{f"candidate's lanes {value}": _in_table("candidates", "lanes", value) for value in (-1, 0, 9)},
-    **{f"reason {value}": _field("reason", value) for value in (-1, 5)},
+    **{f"reason {value}": _field("reason", value) for value in (-1, 6)},
     **{f"scale {value}": _field("log_scale", value) for value in (math.nan, math.inf)},
     **{f"priced {value}": _field("priced", value) for value in (-1, 2**31, 2**63)},
     **{f"time {value}": _field("committed_ns", value) for value in (-1, 2**63 - 1)},
@@ -153,7 +160,7 @@ SPOILS: dict[str, Callable[[PackedPlan, random.Random], PackedPlan]] = {
     **{f"cut {name}": _field(name, lambda p, name=name: getattr(p, name)[:-8]) for name in TABLES},
     "cut candidates": _field("candidates", lambda plan: plan.candidates[:-8]),
     "no candidates": _field("candidates", b""),
-    "one lane less": _field("lanes", lambda plan: plan.lanes[WRITTEN.lane.row_bytes :]),
+    "one lane less": _field("lanes", lambda plan: plan.lanes[NEWEST.lane.row_bytes :]),
     "one name less": _field("request_ids", lambda plan: plan.request_ids[:-1]),
     "a ledger": _field("ledgers", (0.0, 0.0, 0.0, math.nan, 0.0, 0.0, 0.0)),
     "a name with NUL": _field("request_ids", lambda plan: ["a\0b", *plan.request_ids[1:]]),
@@ -163,6 +170,7 @@ SPOILS: dict[str, Callable[[PackedPlan, random.Random], PackedPlan]] = {
     "a label with NUL": _field("shapes", _graphs(label="a\0b")),
     "a long kind": _field("shapes", _graphs(kind="k" * 501)),
     "a wide shape": _field("shapes", _graphs(batch_capacity=2**31)),
+    "many prompt rows": _field("shapes", _graphs(prompt_rows=2**31)),
 }  # fmt: skip
 
 

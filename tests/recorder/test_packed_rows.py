@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from service.journal.errors import UnknownLayout
-from service.journal.packed import decode_packed, decode_records
+from service.journal.packed import LAYOUTS, decode_packed, decode_records, unpack_plan
 from service.journal.reader import Batch, Gap, JournalReader, Position
 from service.journal.records import (
     LaneOutcome,
@@ -31,7 +31,7 @@ from service.recorder.values import postgresql_values, sqlite_values
 from service.store import tables
 from service.store.database import write_transaction
 from service.store.tables import plans, trace_gaps
-from tests.recorder.packed_plans import MS, SPOILS, packed_plan, plan_ends, unpacked, written_rows
+from tests.recorder.packed_plans import MS, SPOILS, packed_plan, plan_ends, unpacked, with_number, written_rows
 from tests.recorder.test_write_paths import cut, everything
 
 NAMES = ["request-1", "é𝄞", "\\u0000", "d"]
@@ -45,7 +45,7 @@ def work(random_: random.Random, fences: int) -> list[Record]:
     for fence in range(1, fences + 1):
         requests = random_.sample(NAMES, random_.randrange(1, len(NAMES) + 1)) if random_.random() < 0.5 else NAMES
         at_ns = fence * 20 * MS
-        records.append(packed_plan(random_, fence, requests, at_ns))
+        records.append(packed_plan(random_, fence, requests, at_ns, random_.choice(list(LAYOUTS))))
         records += plan_ends(random_, fence, len(requests), at_ns)
     return decode_packed(encoder.encode(records))
 
@@ -89,7 +89,7 @@ def test_whatever_is_wrong_with_a_plan_both_ways_refuse_or_store_it_alike(make, 
         refused |= {name} if plain is None else set()
     assert refused >= {
         "a ledger", "cut lanes", "role -1", "source -2", "graph 5", "a name with NUL", "scale nan", "one name less",
-        "no candidates", "broken shapes",
+        "no candidates", "broken shapes", "many prompt rows", "barred 6", "candidate decode_late_relief",
     }  # fmt: skip
 
 
@@ -130,6 +130,34 @@ def test_a_store_holds_the_same_of_both(make, any_store, seed, places, bad):
     assert len(answers[0]["gaps"]) == bool(bad)
     for name, answer in answers[1].items():
         assert answers[0][name] == answer, name
+
+
+def test_a_plan_of_the_first_layout_has_one_prompt_row_and_no_reliefs():
+    """Its shapes were written without prompt rows, its candidates without the two reliefs."""
+    packed = packed_plan(random.Random(1), 1, ["a", "b"], MS, layout=1)
+    shapes = msgspec.msgpack.decode(packed.shapes)
+    before = msgspec.Raw(encoder.encode([[place, label, shape[:8]] for place, label, shape in shapes]))
+    plan = unpack_plan(msgspec.structs.replace(packed, shapes=before))
+    assert plan.alternatives
+    for scored in (plan, *plan.alternatives):
+        assert (scored.parts.prompt_wait_relief, scored.parts.decode_late_relief) == (0.0, 0.0)
+        assert scored.shape.prompt_rows == 1
+
+
+def test_a_plan_of_the_second_layout_has_its_reliefs_bars_and_reason():
+    packed = packed_plan(random.Random(3), 1, ["a", "b"], MS, layout=2)
+    table = LAYOUTS[2].candidate
+    rows = [packed.candidates[at : at + table.row_bytes] for at in range(0, len(packed.candidates), table.row_bytes)]
+    for column, value in (("prompt_wait_relief", 1.5), ("decode_late_relief", -2.5), ("graph", 9), ("barred", 5)):
+        rows = [with_number(row, table, random.Random(0), column, value) for row in rows]
+    data = b"".join(rows)
+    plan = unpack_plan(msgspec.structs.replace(packed, candidates=data, reason=5))
+    assert plan.reason == "token_budget"
+    assert plan.alternatives
+    for scored in (plan, *plan.alternatives):
+        assert (scored.parts.prompt_wait_relief, scored.parts.decode_late_relief) == (1.5, -2.5)
+        assert scored.shape.prompt_rows == 4
+    assert {other.barred_by for other in plan.alternatives} == {"token_budget"}
 
 
 def test_columns_are_every_column_of_the_table_in_its_order(make):

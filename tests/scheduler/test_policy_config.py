@@ -23,7 +23,7 @@ def test_throughput_drops_delivery_fairness_and_the_age_price_only():
         k: v for k, v in PolicyConfig.throughput().as_dict().items() if v != PolicyConfig.balanced().as_dict()[k]
     }
     assert changed == {"delivery_fairness": 0.0, "decode_age_price": 0.0}
-    assert set(PRESETS) == {"balanced", "throughput"}
+    assert set(PRESETS) == {"balanced", "throughput", "interactive"}
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1, -0.1, True, "1", None, 10**400, [1]])
@@ -59,8 +59,41 @@ def test_merging_changes_exactly_what_was_named(changes):
 
 
 def test_an_unknown_preset_names_the_known_ones():
-    with pytest.raises(InvalidPolicy, match="balanced, throughput"):
+    with pytest.raises(InvalidPolicy, match=r"balanced, interactive, throughput, or budget:N with N from 1 to"):
         PolicyConfig.preset("fast")
+
+
+@pytest.mark.parametrize("number", [1, 64, 512, 1 << 20])
+def test_a_budget_is_the_defaults_with_that_token_budget(number):
+    policy = PolicyConfig.preset(f"budget:{number}")
+    assert policy == PolicyConfig(token_budget=number)
+    assert policy.preset_name == f"budget:{number}"
+
+
+@pytest.mark.parametrize(
+    "name", ["budget", "budget:", "budget:0", "budget:-1", "budget:1.5", "budget:1048577", "budget:٣", "budget:5 ", ""]
+)
+def test_another_budget_is_refused_with_the_form_that_is_meant(name):
+    with pytest.raises(InvalidPolicy, match=r"budget:N with N from 1 to 1,048,576 tokens a step"):
+        PolicyConfig.preset(name)
+
+
+def test_a_policy_is_called_by_the_preset_that_it_equals():
+    assert {name: policy.preset_name for name, policy in PRESETS.items()} == {name: name for name in PRESETS}
+    assert PolicyConfig(token_fairness=17.0).preset_name is None
+    assert PolicyConfig(token_budget=512, token_fairness=17.0).preset_name is None
+    assert PolicyConfig(token_budget=(1 << 20) + 1).preset_name is None
+
+
+def test_interactive_prices_waits_and_late_gaps_and_keeps_the_rest():
+    changed = PolicyConfig.interactive().as_dict().items() - PolicyConfig.balanced().as_dict().items()
+    assert dict(changed) == {
+        "prompt_wait_price": 1000.0,
+        "prompt_rank_age_ms": 30.0,
+        "decode_gap_slack": 1.4,
+        "decode_late_price": 300.0,
+        "decode_cadence": "on",
+    }
 
 
 def test_very_many_unknown_names_make_a_short_error_that_counts_them():
@@ -68,10 +101,11 @@ def test_very_many_unknown_names_make_a_short_error_that_counts_them():
     wrong = {c.name: [] for c in COEFFICIENTS}
     with pytest.raises(InvalidPolicy) as caught:
         PolicyConfig().merged({**names, **wrong})
-    assert len(caught.value.problems) == 20
+    unknown = set(caught.value.problems) - set(wrong)
+    assert len(unknown) == 9  # eight by name, and how many more
     assert set(caught.value.problems) >= set(wrong)
     assert "99,992 more" in caught.value.problems["…"]
-    assert len(str(caught.value)) < 3_000
+    assert len(str(caught.value)) < 4_000
 
 
 def test_the_known_names_are_listed_once():

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scheduler.errors import InvalidPolicy
-from scheduler.policy import COEFFICIENT_BY_NAME, PRESETS, CoefficientValue, PolicyConfig
+from scheduler.policy import COEFFICIENT_BY_NAME, CoefficientValue, PolicyConfig
 from service.control.checks import check_coefficients
 from service.control.preview.errors import InvalidPreview
 from service.control.preview.messages import (
@@ -44,7 +44,7 @@ def preview_request(
     """
     given = {} if coefficients is None else coefficients
     check_coefficients(preset, given)
-    draft = (current if preset is None else PRESETS[preset]).merged(given)
+    draft = (current if preset is None else PolicyConfig.preset(preset)).merged(given)
     problems: dict[str, str] = {}
     request = PreviewRequest(
         draft=draft.as_dict(),

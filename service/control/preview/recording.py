@@ -255,8 +255,9 @@ def group_of(request: RecordedRequest) -> str:
 
 def shape_of(values: Sequence[Any]) -> GraphShape:
     """The shape of the values of SHAPE_COLUMNS."""
-    kind, batch, depth, width, rows, prefill, speculation, allocation = values
-    return GraphShape(GraphKind(kind), batch, depth, width, rows, prefill, bool(speculation), Allocation(allocation))
+    kind, batch, depth, width, rows, prefill, speculation, allocation, prompts = values
+    divided_by = Allocation(allocation)
+    return GraphShape(GraphKind(kind), batch, depth, width, rows, prefill, bool(speculation), divided_by, prompts)
 
 
 def _comers(
