@@ -176,12 +176,12 @@ COEFFICIENTS: tuple[Coefficient, ...] = (
         0.0,
     ),
     Coefficient(
-        "decode_gap_slack",
-        "How much longer than its reference interval a gap between outputs may be before it counts as late, in "
-        "steps of a lone decoder.",
-        "Gaps may grow further before lateness is paid for, and prompts are read in larger pieces. Counts only with "
-        "decode_late_price.",
-        "decode steps",
+        "decode_gap_weight",
+        "How much prompt speed short steps are worth: the gap target is the mixed graph with the most tokens / ms^(1 + "
+        "this).",
+        "Steps that carry prompts become shorter and gaps between outputs with them; first tokens come later under "
+        "load. At 0 the fastest reading of prompts sets the target. Counts only with decode_late_price.",
+        "1",
         0.0,
     ),
     Coefficient(
@@ -233,7 +233,7 @@ class PolicyConfig:
     newcomer_memory: str = "deprived"
     prompt_wait_price: float = 0.0
     prompt_rank_age_ms: float = 0.0
-    decode_gap_slack: float = 0.0
+    decode_gap_weight: float = 0.0
     decode_late_price: float = 0.0
     decode_cadence: str = "off"
     token_budget: int = 0
@@ -266,7 +266,7 @@ class PolicyConfig:
         return cls(
             prompt_wait_price=1000.0,
             prompt_rank_age_ms=30.0,
-            decode_gap_slack=1.4,
+            decode_gap_weight=0.7,
             decode_late_price=300.0,
             decode_cadence="on",
         )
