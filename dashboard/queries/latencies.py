@@ -1,6 +1,7 @@
 """How long requests took, many at a time: read once as plain columns, ranked here.
 
-A window function in SQL takes ten times as long for the same ranks, and a second read for each other question.
+A window function in SQL takes ten times as long for the same ranks, and a second read for each other question. The
+rows are the driver's own: making SQLAlchemy's of them takes as long as reading them.
 """
 
 from __future__ import annotations
@@ -39,7 +40,6 @@ class Latencies:
     were more.
     """
 
-    keys: Sequence[tuple[str, str]]
     arrived_s: npt.NDArray[np.int64]
     start_ms: Floats
     between_ms: Floats
@@ -50,20 +50,24 @@ class Latencies:
 def read_latencies(connection: sa.Connection, where: Sequence[sa.ColumnElement[bool]], limit: int) -> Latencies:
     """The newest `limit` requests of `where`, by arrival."""
     columns = requests.c
-    times = _times(connection)
-    others = (columns.run_id, columns.request_id, columns.decode_ms, columns.output_tokens, columns.finish_reason)
-    query = sa.select(*times, *others).where(*where).order_by(columns.arrived_at.desc()).limit(limit + 1)
-    found = connection.execute(query).all()
-    rows = found[:limit]
-    arrived, start = _elapsed(connection, rows)
+    others = (columns.decode_ms, columns.output_tokens, columns.finish_reason)
+    query = sa.select(*_times(connection), *others).where(*where)
+    rows = _driver_rows(connection, query.order_by(columns.arrived_at.desc()).limit(limit + 1))
+    arrivals, firsts, decode_ms, tokens, finishes = zip(*rows[:limit], strict=True) if rows else ((),) * 5
+    arrived_s, start_ms = _elapsed(connection, arrivals, firsts)
     return Latencies(
-        keys=[(row[2], row[3]) for row in rows],
-        arrived_s=arrived,
-        start_ms=start,
-        between_ms=np.array([_between(row[4], row[5]) for row in rows], dtype=np.float64),
-        finishes=collections.Counter(row[6] for row in rows),
-        capped=len(found) > limit,
+        arrived_s=arrived_s,
+        start_ms=start_ms,
+        between_ms=_between(decode_ms, tokens),
+        finishes=collections.Counter(finishes),
+        capped=len(rows) > limit,
     )
+
+
+def _driver_rows(connection: sa.Connection, query: sa.Select[Any]) -> Sequence[tuple[Any, ...]]:
+    """What the driver gives for a query, without SQLAlchemy's conversions."""
+    cursor = connection.execute(query).cursor
+    return [] if cursor is None else cursor.fetchall()
 
 
 def percentiles(values: Floats) -> Percentiles:
@@ -100,16 +104,19 @@ def _times(connection: sa.Connection) -> list[sa.ColumnElement[Any]]:
     return [sa.type_coerce(arrived, sa.Text), sa.type_coerce(first, sa.Text)]
 
 
-def _elapsed(connection: sa.Connection, rows: Sequence[Any]) -> tuple[npt.NDArray[np.int64], Floats]:
+def _elapsed(
+    connection: sa.Connection, arrivals: Sequence[Any], firsts: Sequence[Any]
+) -> tuple[npt.NDArray[np.int64], Floats]:
+    """Whole seconds of the arrivals, and ms to the first outputs, of what `_times` gave."""
     if connection.dialect.name == "postgresql":
-        arrived_s = np.array([row[0] for row in rows], dtype=np.int64)
-        return arrived_s, np.array([np.nan if row[1] is None else row[1] for row in rows], dtype=np.float64)
-    arrived = np.array([row[0] for row in rows], dtype="datetime64[us]")
-    first = np.array([row[1] or _NOT_A_TIME for row in rows], dtype="datetime64[us]")
+        return np.array(arrivals, dtype=np.int64), np.array(firsts, dtype=np.float64)  # None becomes NaN
+    arrived = np.array(arrivals, dtype="datetime64[us]")
+    first = np.array([at or _NOT_A_TIME for at in firsts], dtype="datetime64[us]")
     start = (first - arrived).astype(np.float64) / 1e3
     start[np.isnat(first)] = np.nan
     return arrived.astype("datetime64[s]").astype(np.int64), start
 
 
-def _between(decode_ms: float | None, output_tokens: int) -> float:
-    return np.nan if decode_ms is None or output_tokens < 2 else decode_ms / (output_tokens - 1)
+def _between(decode_ms: Sequence[float | None], output_tokens: Sequence[int]) -> Floats:
+    decoded, tokens = np.array(decode_ms, dtype=np.float64), np.array(output_tokens, dtype=np.float64)
+    return np.where(tokens < 2, np.nan, decoded / np.maximum(tokens - 1, 1))

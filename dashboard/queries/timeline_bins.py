@@ -100,18 +100,7 @@ def by_minutes(connection: sa.Connection, span: Span, filters: Filters, by: str)
     """
     since_us, until_us = to_us(span[0]), to_us(span[1])
     width = width_for(until_us - since_us, MOST_BINS, MINUTE_US)
-    minutes = plan_minutes.c
-    number = whole(micros(connection, minutes.minute)) // width
-    device_ns = whole(minutes.device_ms_max * 1_000_000)
-    longest = padded(connection, device_ns).concat(" ").concat(sa.cast(micros(connection, minutes.minute), sa.Text))
-    query = sa.select(
-        number.label("number"),
-        minutes[by].label("label"),
-        sa.func.sum(minutes.plans).label("plans"),
-        sa.func.sum(minutes.device_ms_sum).label("busy_ms"),
-        sa.func.max(longest).label("longest"),
-    )
-    query = query.where(*_in_minutes(connection, span, filters)).group_by(number, minutes[by])
+    query = _minutes_in_bins(connection, _in_minutes(connection, span, filters), width, by)
     bins, extremes = [], []
     for row in connection.execute(query):
         key = (int(row.number), None, str(row.label))
@@ -123,15 +112,42 @@ def by_minutes(connection: sa.Connection, span: Span, filters: Filters, by: str)
     return _named(connection, at_most(found, MOST_MARKS), filters, by)
 
 
+def _minutes_in_bins(
+    connection: sa.Connection, chosen: Sequence[sa.ColumnElement[bool]], width_us: int, by: str
+) -> sa.Select[Any]:
+    """Sums of the roll-up, first of each minute, so that its times are converted once and not for every graph."""
+    c = plan_minutes.c
+    minutes = (
+        sa.select(
+            c.minute,
+            c[by].label("label"),
+            sa.func.sum(c.plans).label("plans"),
+            sa.func.sum(c.device_ms_sum).label("busy_ms"),
+            sa.func.max(c.device_ms_max).label("longest_ms"),
+        )
+        .where(*chosen)
+        .group_by(c.minute, c[by])
+        .subquery("minutes")
+    )
+    at_us = micros(connection, minutes.c.minute)
+    number = whole(at_us) // width_us
+    longest = padded(connection, whole(minutes.c.longest_ms * 1_000_000))
+    return sa.select(
+        number.label("number"),
+        minutes.c.label,
+        sa.func.sum(minutes.c.plans).label("plans"),
+        sa.func.sum(minutes.c.busy_ms).label("busy_ms"),
+        sa.func.max(longest.concat(" ").concat(sa.cast(at_us, sa.Text))).label("longest"),
+    ).group_by(number, minutes.c.label)
+
+
 def _idle_minutes(connection: sa.Connection, span: Span, filters: Filters, width_us: int) -> list[Extreme]:
     """Stretches of whole minutes without any plan, the longest of each bin; of one kind or reason nobody can tell."""
     if filters.kind is not None or filters.reason is not None:
         return []
     minute = plan_minutes.c.minute
-    busy = (
-        sa.select(micros(connection, minute).label("at_us")).distinct().where(*_in_minutes(connection, span, filters))
-    )
-    at_us = busy.subquery("busy").c.at_us
+    busy = sa.select(minute).distinct().where(*_in_minutes(connection, span, filters)).subquery("busy")
+    at_us = sa.select(micros(connection, busy.c.minute).label("at_us")).subquery("times").c.at_us
     both = sa.select(at_us, sa.func.lag(at_us).over(order_by=at_us).label("before_us")).subquery("both")
     query = sa.select(both).where(both.c.at_us - both.c.before_us > MINUTE_US)
     marks = []

@@ -28,14 +28,11 @@ _COLUMNS = (
 
 def read_lives(connection: sa.Connection, span: Span, filters: Filters, rows: Sequence[dict[str, Any]]) -> Lives:
     """The requests that were there during the span. `rows`: the plans shown one by one, none where they are binned."""
-    there = _there(span, filters).subquery("there")
-    found = int(connection.execute(sa.select(sa.func.count()).select_from(there)).scalar_one())
-    query = sa.select(*(there.c[name] for name in _COLUMNS)).order_by(
-        _wait_ms(connection, there.c, span[1]).desc(), there.c.run_id, there.c.request_id
-    )
-    query = query.limit(SHOWN_REQUESTS if rows else SHOWN_BESIDE_BINS)
-    shown = [dict(row) for row in connection.execute(query).mappings()]
-    shown.sort(key=lambda row: (row["arrived_at"], row["run_id"], row["request_id"]))
+    parts = _there(span, filters)
+    counts = [sa.select(sa.func.count()).where(*part).scalar_subquery() for part in parts]
+    found = sum(int(count) for count in connection.execute(sa.select(*counts)).one())
+    keys = _longest_waits(connection, span, parts, SHOWN_REQUESTS if rows else SHOWN_BESIDE_BINS)
+    shown = _of_keys(connection, keys)
     services = _services(connection, span, shown, rows) if rows else {}
     lives = []
     for row in shown:
@@ -44,18 +41,45 @@ def read_lives(connection: sa.Connection, span: Span, filters: Filters, rows: Se
     return Lives(lives, found)
 
 
-def _there(span: Span, filters: Filters) -> sa.CompoundSelect[Any]:
-    """Requests that came within the span or up to EARLIEST before it, and those that came before and still run."""
-    columns = [requests.c[name] for name in _COLUMNS]
+def _there(span: Span, filters: Filters) -> list[list[sa.ColumnElement[bool]]]:
+    """Conditions on `requests` of which one at the most holds: came within the span, up to EARLIEST before it and was
+    there still, came before that and still runs.
+
+    The first is answered by the index by arrival alone, which is most of a long span's work.
+    """
     arrived, finished = requests.c.arrived_at, requests.c.finished_at
     earliest = span[0] - EARLIEST
-    recent = sa.select(*columns).where(arrived >= earliest, arrived < span[1])
-    recent = recent.where(sa.or_(finished.is_(None), finished >= span[0]))
-    # Written so that the index of unfinished requests is used, not the one by arrival.
-    older = sa.select(*columns).where(finished.is_(None), sa.func.coalesce(arrived, arrived) < earliest)
     wanted = {"run_id": filters.run, "request_id": filters.request}
-    chosen = {name: value for name, value in wanted.items() if value is not None}
-    return sa.union_all(*(part.where(*(requests.c[n] == v for n, v in chosen.items())) for part in (recent, older)))
+    chosen = [requests.c[name] == value for name, value in wanted.items() if value is not None]
+    return [
+        [arrived >= span[0], arrived < span[1], *chosen],
+        [arrived >= earliest, arrived < span[0], sa.or_(finished.is_(None), finished >= span[0]), *chosen],
+        # Written so that the index of unfinished requests is used, not the one by arrival.
+        [finished.is_(None), sa.func.coalesce(arrived, arrived) < earliest, *chosen],
+    ]
+
+
+def _longest_waits(
+    connection: sa.Connection, span: Span, parts: Sequence[Sequence[sa.ColumnElement[bool]]], limit: int
+) -> list[tuple[str, str]]:
+    """Run and request of the longest waits: whole rows would be sorted three times as slowly."""
+    c = requests.c
+    wait = _wait_ms(connection, c, span[1]).label("wait_ms")
+    there = sa.union_all(*(sa.select(c.run_id, c.request_id, wait).where(*part) for part in parts)).subquery("there")
+    query = sa.select(there.c.run_id, there.c.request_id)
+    query = query.order_by(there.c.wait_ms.desc(), there.c.run_id, there.c.request_id).limit(limit)
+    return [(row.run_id, row.request_id) for row in connection.execute(query)]
+
+
+def _of_keys(connection: sa.Connection, keys: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    """These requests in the order of arrival."""
+    c = requests.c
+    rows: list[dict[str, Any]] = []
+    for run_id in dict.fromkeys(run for run, _ in keys):
+        names = [name for run, name in keys if run == run_id]
+        query = sa.select(*(c[name] for name in _COLUMNS)).where(c.run_id == run_id, c.request_id.in_(names))
+        rows += (dict(row) for row in connection.execute(query).mappings())
+    return sorted(rows, key=lambda row: (row["arrived_at"], row["run_id"], row["request_id"]))
 
 
 def _wait_ms(connection: sa.Connection, columns: Any, until: dt.datetime) -> sa.ColumnElement[float]:
