@@ -56,6 +56,7 @@ def shapes(count: int) -> list[Row]:
                 **(drafts if kind == "speculative" else plain),
                 "prefill_capacity": 16 * size if kind == "prefill" else 0,
                 "allocation": "none",
+                "prompt_rows": 1,
             }
         )
     return found

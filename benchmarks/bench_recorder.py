@@ -36,7 +36,7 @@ from rich.console import Console
 from rich.table import Table
 
 from service.journal import calls
-from service.journal.packed import LAYOUT, decode_packed, decode_records
+from service.journal.packed import LAYOUT, LAYOUTS, decode_packed, decode_records
 from service.journal.reader import Batch, Decode, JournalReader
 from service.journal.records import (
     LaneOutcome,
@@ -64,8 +64,9 @@ from service.store.database import open_database, upgrade
 MS = 1_000_000
 _LANE = struct.Struct("<7qd")
 _DETAIL = struct.Struct("<q6d")
-_CANDIDATE = struct.Struct("<15q7d6q")
-"""The rows of layout 1, see service.journal.packed."""
+"""Rows of lanes and their details, see service.journal.packed."""
+_COLUMNS = LAYOUTS[LAYOUT].candidate.columns
+_CANDIDATE = struct.Struct("<" + "".join("d" if name.endswith("*") else "q" for name in _COLUMNS))
 KINDS = ("decode", "speculative", "prefill", "mixed")
 WRITES = ("plans", "plan_lanes", "plan_alternatives", "decision_log")
 PARTS = ("read", "decode", "map", "log", *(f"write {name}" for name in WRITES), "change", "roll-up", "commit", "rest")
@@ -97,6 +98,11 @@ def graphs(lanes: int) -> msgspec.Raw:
     return msgspec.Raw(encoder.encode(entries))
 
 
+def _packed(**values: float) -> bytes:
+    """A candidate; columns that are not named are 0."""
+    return _CANDIDATE.pack(*[values.get(name.removesuffix("*"), 0) for name in _COLUMNS])
+
+
 def committed(fence: int, names: list[str], shapes: msgspec.Raw) -> PackedPlan:
     """A plan of all requests, with the best of three other kinds and a second of its own, as the engine writes it."""
     lanes, kind, step = len(names), int(fence % 7 == 0), fence % 100 / 7
@@ -106,10 +112,11 @@ def committed(fence: int, names: list[str], shapes: msgspec.Raw) -> PackedPlan:
         *(((kind + n) % 4 + 4 * (n % 2 == 0), -1, lanes // (2 - n % 2)) for n in range(1, 5)),
     ]
     candidates = [
-        _CANDIDATE.pack(
-            graph, following, 1, int(number > 2) * 2, 0, count, 0, 0, 0, 0, -1, 0, -1, 0, 20 * MS, 21.5 + step,
-            3.5 + step - number / 8, 60.0 + step, 4.0, 1.5, 0.125 * step, 0.25, count, count, fence, 20 * MS,
-            at_ns - 7 * MS, 1,
+        _packed(
+            graph=graph, following=following, known=1, barred=int(number > 2) * 2, lanes=count, horizon_ns=20 * MS,
+            horizon_ms=21.5 + step, score=3.5 + step - number / 8, token_value=60.0 + step, delivery_value=4.0,
+            age_relief=1.5, terminal_relief=0.125 * step, wait_cost=0.25, logical_rows=count, physical_rows=count,
+            hash=fence, selected_ns=20 * MS, observed_ns=at_ns - 7 * MS, cost_state=1,
         )
         for number, (graph, following, count) in enumerate(submitted)
     ]  # fmt: skip

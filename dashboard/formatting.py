@@ -122,22 +122,29 @@ def coefficient_label(name: str) -> str:
 
 
 def shape_words(row: Row) -> str:
-    """A shape as people say it: `decode ×4`, `prefill 256`, `speculative ×4 depth 2`, `mixed ×4 + 256`."""
+    """A shape as people say it: `decode ×4`, `prefill 256`, `speculative ×4 depth 2`, `mixed ×4 + 256`.
+
+    With room for several prompts: `mixed ×8 + 256 for 4 prompts`.
+    """
     kind, batch = row["kind"], row["batch_capacity"]
     if kind in ("prefill", "scored_prefill"):
         return f"{words(kind)} {row['prefill_capacity']}" + (f" ×{batch}" if batch > 1 else "")
     text = f"{words(kind)} ×{batch}"
     if row["draft_depth"]:
         text += f" depth {row['draft_depth']}"
-    return f"{text} + {row['prefill_capacity']}" if row["prefill_capacity"] else text
+    if row["prefill_capacity"]:
+        text += f" + {row['prefill_capacity']}"
+    return f"{text} for {row['prompt_rows']} prompts" if row["prompt_rows"] > 1 else text
 
 
 def shape_numbers(row: Row) -> str:
-    """A shape's extents: `B 4 · D 0 · W 1 · P 4`, with the prefill capacity `C 256` where there is a prompt row."""
+    """A shape's extents: `B 4 · D 0 · W 1 · P 4`, with `C 256` where it holds prompt tokens, and `R 4` of 4 prompts."""
     text = (
         f"B {row['batch_capacity']} · D {row['draft_depth']} · W {row['target_width']} · P {count(row['target_rows'])}"
     )
-    return f"{text} · C {count(row['prefill_capacity'])}" if row["prefill_capacity"] else text
+    if row["prefill_capacity"]:
+        text += f" · C {count(row['prefill_capacity'])}"
+    return f"{text} · R {row['prompt_rows']}" if row["prompt_rows"] > 1 else text
 
 
 def some_names(names: list[str], shown: int = 4) -> str:

@@ -7,6 +7,7 @@ TERMS: dict[str, str] = {
     "D: draft depth": "How many draft tokens per request are guessed ahead; 0 without speculation.",
     "W: rows per lane": "How many token rows one request may use.",
     "P: verification rows": "How many token rows are verified; prompt rows are not counted.",
+    "R: prompt rows": "How many prompts may ride in one mixed graph, packed one behind another.",
     "Lane": "One request's place in the graph.",
     "Frame slot": "Which of the submission buffers the plan used; 0 while one plan runs at a time.",
     "Score": "What running the graph was worth: value per ms of its duration, or undivided value.",
@@ -17,6 +18,10 @@ TERMS: dict[str, str] = {
     "was free to run, in the same unit. Where a score is zero or negative the difference itself is shown.",
     "Rank": "How the runner-ups were picked: first the best of every other kind, then the best remaining by score.",
     "Wait cost": "What streams lose by growing older while the graph runs: longer graphs cost more. It is subtracted.",
+    "Prompt waits": "What the graph spares the prompts that wait: how much sooner each of them, and all that stand "
+    "behind it, can be read. It counts with prompt_wait_price.",
+    "Late gaps": "What the graph does to gaps between outputs that are later than the target: above zero it ends them, "
+    "below zero it lets them grow. It counts with decode_late_price.",
     "Lane value": "What serving this one request added to the score before dividing by the duration.",
     "Token price": "What one of its tokens is worth beyond the base value; it grows while the request goes without.",
     "Delivery price": "What one visible burst of output is worth to this stream; it grows while it goes without.",
@@ -26,6 +31,8 @@ TERMS: dict[str, str] = {
     "its natural logarithm is shown, 0 meaning none. It changes no comparison within the decision.",
     "Ordinary": "The graph with the best score ran.",
     "Discovery": "A graph whose duration was unknown ran, and was measured by it. Such graphs go before measured ones.",
+    "Cadence": "While answers run, only graphs compete that serve all of them; the others are barred.",
+    "Token budget": "A fixed number of tokens a step instead of a choice by value, for comparison with other servers.",
     "Exploration ledgers": "Device time saved up and spent on measuring again and on learning acceptance.",
 }
 

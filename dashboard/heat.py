@@ -62,7 +62,8 @@ def _title(row: Row, by_depth: bool) -> str:
     if kind == "speculative" and not by_depth:
         return f"{text}, draft depth {row['draft_depth']}"
     if kind == "mixed":
-        return f"{text}, draft depth {row['draft_depth']}, W {row['target_width']}"
+        prompts = f", {row['prompt_rows']} prompts" if row["prompt_rows"] > 1 else ""
+        return f"{text}, draft depth {row['draft_depth']}, W {row['target_width']}{prompts}"
     return text
 
 

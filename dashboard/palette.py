@@ -21,6 +21,8 @@ PART_COLOURS: dict[str, str] = {
     "delivery_value": "#2795a5",
     "age_relief": "#b5831d",
     "terminal_relief": "#9a74c9",
+    "prompt_wait_relief": "#4f9d58",
+    "decode_late_relief": "#c45a9b",
     "wait_cost": "#d9534f",
 }
 

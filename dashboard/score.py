@@ -11,11 +11,15 @@ Row = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a score: its SQL column, a heading, and the clause that says that a winner was ahead in it."""
+    """One part of a score: its SQL column, a heading, and the clause that says that a winner was ahead in it.
+
+    `any_sign`: it may add to a score or take from it; a cost is recorded as a size and taken away.
+    """
 
     column: str
     heading: str
     ahead: str
+    any_sign: bool = False
 
 
 PARTS: tuple[Part, ...] = (
@@ -23,9 +27,12 @@ PARTS: tuple[Part, ...] = (
     Part("delivery_value", "Deliveries", "its deliveries to streams were worth more"),
     Part("age_relief", "Age relief", "ending the wait of its streams was worth more"),
     Part("terminal_relief", "Retirement", "retiring finished requests was worth more"),
+    Part("prompt_wait_relief", "Prompt waits", "what it spares waiting prompts was worth more", any_sign=True),
+    Part("decode_late_relief", "Late gaps", "it does better by gaps between outputs that are late", any_sign=True),
     Part("wait_cost", "Wait cost", "the waiting it causes costs less"),
 )
-GAINS: tuple[Part, ...] = PARTS[:4]
+GAINS: tuple[Part, ...] = PARTS[:-1]
+"""All but the wait cost: what is divided by the horizon."""
 
 
 def is_rate(row: Row) -> bool:
@@ -34,7 +41,7 @@ def is_rate(row: Row) -> bool:
 
 
 def signed_parts(row: Row) -> dict[str, float]:
-    """The parts so that they add up to the score: gains per ms and a negative wait cost, or undivided gains.
+    """The parts so that they add up to the score: per ms with a negative wait cost, or undivided without one.
 
     Unit: value per ms where the score is a rate, value where it is work.
     """

@@ -22,6 +22,8 @@ BARRED_WORDS = {
     "needs_empty_window": "needs an empty submission queue",
     "frame_slots": "no frame slot was free",
     "pages": "not enough free pages",
+    "cadence": "leaves running answers out (cadence)",
+    "token_budget": "not what the token budget gives",
     "grammar": "a grammar had to be followed first",
 }
 OUTCOME_WORDS = {
@@ -50,6 +52,8 @@ def headline(plan: Row, alternatives: Sequence[Row]) -> str:
         )
     if reason == "solo_prefill":
         return _solo_prefill(plan, alternatives)
+    if reason == "token_budget":
+        return _token_budget(plan, alternatives)
     return _ordinary(plan, alternatives)
 
 
@@ -108,6 +112,20 @@ def _solo_prefill(plan: Row, alternatives: Sequence[Row]) -> str:
     return text
 
 
+def _token_budget(plan: Row, alternatives: Sequence[Row]) -> str:
+    text = (
+        f"{_winner(plan)} was run by the fixed token budget: every running answer first, then as many prompt tokens as "
+        "it leaves, in the order in which the prompts came."
+    )
+    rivals = comparable(plan, alternatives)
+    if not rivals:
+        return text
+    ours, theirs = quantity(plan["value_rate"]), quantity(rivals[0]["value_rate"])
+    if is_tie(plan, rivals[0]):
+        return f"{text} {capital(_rival(plan, rivals[0]))} does the same and tied at {ours} per ms; {TIE_RULES}."
+    return f"{text} {capital(_rival(plan, rivals[0]))} does as much and was worth {theirs} per ms against {ours}."
+
+
 def _ordinary(plan: Row, alternatives: Sequence[Row]) -> str:
     rivals = comparable(plan, alternatives)
     if not rivals:
@@ -131,8 +149,9 @@ def _because(plan: Row, rival: Row) -> str:
     part = decisive_part(plan, rival)
     if part is None:
         return ""
-    # Costs are kept negative; people compare their sizes.
-    ours, theirs = (abs(signed_parts(row)[part.column]) for row in (plan, rival))
+    ours, theirs = (signed_parts(row)[part.column] for row in (plan, rival))
+    if not part.any_sign:  # costs are kept negative; people compare their sizes
+        ours, theirs = abs(ours), abs(theirs)
     return f", mostly because {part.ahead} ({quantity(ours)} against {quantity(theirs)} per ms)"
 
 

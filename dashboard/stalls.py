@@ -98,6 +98,8 @@ def _why_it_won(found: Meanwhile) -> str:
         return "measured again how long a graph takes"
     if reason == "acceptance_learning":
         return "learned how often drafts are accepted"
+    if reason == "token_budget":
+        return "was what the fixed token budget gave"
     return _against(found.rivals)
 
 

@@ -87,7 +87,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     scheduler_prompt_wait_price: Annotated[float | None, about("Start with this prompt_wait_price; 0: off.")] = None
     scheduler_prompt_rank_age_ms: Annotated[float | None, about("Start with this prompt_rank_age_ms.")] = None
-    scheduler_decode_gap_slack: Annotated[float | None, about("Start with this decode_gap_slack.")] = None
+    scheduler_decode_gap_weight: Annotated[float | None, about("Start with this decode_gap_weight.")] = None
     scheduler_decode_late_price: Annotated[float | None, about("Start with this decode_late_price; 0: off.")] = None
     scheduler_decode_cadence: Annotated[str | None, about("Start with decode_cadence on or off.")] = None
     scheduler_token_budget: Annotated[int | None, about("Start with this token_budget; 0: plans by value.")] = None
@@ -108,6 +108,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, about("Rows in all that a speculative round may verify, with --draft-tokens.")
     ] = 32
     mixed_prefill: Annotated[bool, about("Also prepare programs that serve a prompt beside decoding requests.")] = False
+    mixed_prompt_rows: Annotated[
+        int, about("Prompts that such a program serves at once, from 1 to 4, with --mixed-prefill.")
+    ] = 1
+    mixed_batch_step: Annotated[
+        int | None,
+        about("Prepare them for every so many requests too, such as 8; by default for 2, 4, 8 and 16."),
+    ] = None
+    mixed_prompt_step: Annotated[
+        int | None,
+        about("Prepare them for every so many prompt tokens too, such as 64; by default for 64, 128, 256 and 512."),
+    ] = None
     snapshot_rows: Annotated[
         int | None, about("Cached states of finished prompts and answers; by default twice the request slots.")
     ] = None

@@ -39,6 +39,8 @@ def filled_row(table: sa.Table, values: dict[str, object]) -> dict[str, object]:
     for column in table.columns:
         if not column.nullable and column.name != "id":
             row[column.name] = "" if isinstance(column.type, sa.Text) else column.type.python_type()
+    if "prompt_rows" in row:
+        row["prompt_rows"] = 1
     return row | values
 
 

@@ -24,7 +24,8 @@ Row = dict[str, Any]
 RUN = "run-1"
 AT = dt.datetime(2026, 3, 1, 12, 0, tzinfo=dt.UTC)
 START_NS = 1 << 41  # beyond what 32 bits hold, as on a machine that has been up for a while
-ZEROS = ("log_scale", "token_value", "delivery_value", "age_relief", "terminal_relief", "wait_cost")
+RELIEFS = ("prompt_wait_relief", "decode_late_relief")
+ZEROS = ("log_scale", "token_value", "delivery_value", "age_relief", "terminal_relief", "wait_cost", *RELIEFS)
 LEDGERS = (
     *("exploration_credit_ms", "timing_credit_ms", "timing_spent_ms", "acceptance_credit_ms", "acceptance_spent_ms"),
     *("timing_ordinary_ms", "acceptance_ordinary_ms", "discovery_ms"),
@@ -42,7 +43,7 @@ def ns(ms: float) -> int:
 
 def shape(kind: str, *, batch: int = 1, capacity: int = 0) -> Row:
     rows = batch if kind in ("decode", "speculative", "mixed") else 0
-    values = (kind, batch, 0, 1, rows, capacity, False, "none")
+    values = (kind, batch, 0, 1, rows, capacity, False, "none", 1)
     return dict(zip(SHAPE_COLUMNS, values, strict=True))
 
 

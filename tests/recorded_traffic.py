@@ -181,6 +181,7 @@ def _plan_rows(scheduler: _Noted, durations: _Noisy) -> tuple[list[dict[str, Any
                 tables.plans, run_id=RUN, fence=fence, committed_at=_at(noted["at"]), committed_ns=noted["at"],
                 kind=shape.kind.value, batch_capacity=shape.batch_capacity, draft_depth=0, target_width=1,
                 target_rows=shape.target_rows, prefill_capacity=shape.prefill_capacity, allocation="none",
+                prompt_rows=shape.prompt_rows,
                 reason=plan.reason.value, score_kind="rate", cost_state="fresh", active_rows=len(of_plan),
                 queue_depth=plan.queue_depth, policy_version=1, started_ns=started_ns, outcome="completed",
                 completed_ns=started_ns + took_ns, completed_at=_at(started_ns + took_ns), device_ms=took_ns / 1e6,

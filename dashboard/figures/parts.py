@@ -48,7 +48,7 @@ def _name(index: int, row: Row) -> str:
 
 
 def _totals(rows: Sequence[Row], names: Sequence[str], unit: str) -> dict[str, Any]:
-    """A tick at each score: where gains and wait cost add up to."""
+    """A tick at each score: what the parts to the right and to the left of zero add up to."""
     return {
         "type": "scatter",
         "mode": "markers",

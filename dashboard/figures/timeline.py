@@ -49,6 +49,7 @@ REASON_COLOURS = {
     "timing_refresh": "#a45fd0",
     "acceptance_learning": "#17916b",
     "solo_prefill": "#2f93a8",
+    "token_budget": "#8a7f5c",
 }
 IDLE_COLOUR = "#98a1ab"
 HOLE_COLOUR = "#d9534f"

@@ -33,7 +33,7 @@ _LANE = tuple(
         *("proposal_source", "delivered", "published_ns", "age_ms", "lane_value"),
     )
 )
-_SHAPE = ("kind", "batch_capacity", "draft_depth", "target_width", "target_rows", "prefill_capacity")
+_SHAPE = ("kind", "batch_capacity", "draft_depth", "target_width", "target_rows", "prefill_capacity", "prompt_rows")
 _PLAN = tuple(
     plans.c[name]
     for name in (

@@ -15,7 +15,8 @@ from service.store.tables import plan_lanes, plan_minutes, plans
 
 TIMELINE_COLUMNS = (
     *("run_id", "fence", "committed_at", "committed_ns", "policy_version", "queue_depth", "frame_slot"),
-    *("kind", "batch_capacity", "draft_depth", "target_width", "target_rows", "prefill_capacity", "active_rows"),
+    *("kind", "batch_capacity", "draft_depth", "target_width", "target_rows", "prefill_capacity", "prompt_rows"),
+    "active_rows",
     *("reason", "score_kind", "value_rate", "margin", "selected_cost_ms", "cost_state"),
     *("started_ns", "completed_ns", "completed_at", "outcome", "device_ms", "prompt_tokens", "output_tokens"),
 )

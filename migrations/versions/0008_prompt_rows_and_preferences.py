@@ -44,7 +44,7 @@ _RELIEFS = ("prompt_wait_relief", "decode_late_relief")
 _COEFFICIENTS = (
     "prompt_wait_price",
     "prompt_rank_age_ms",
-    "decode_gap_slack",
+    "decode_gap_weight",
     "decode_late_price",
     "decode_cadence",
     "token_budget",

@@ -22,7 +22,7 @@ START_COEFFICIENTS: Mapping[str, str] = {
     "mtp_adaptive_verification_alpha": "adaptive_verification_alpha",
     "scheduler_prompt_wait_price": "prompt_wait_price",
     "scheduler_prompt_rank_age_ms": "prompt_rank_age_ms",
-    "scheduler_decode_gap_slack": "decode_gap_slack",
+    "scheduler_decode_gap_weight": "decode_gap_weight",
     "scheduler_decode_late_price": "decode_late_price",
     "scheduler_decode_cadence": "decode_cadence",
     "scheduler_token_budget": "token_budget",

@@ -58,7 +58,7 @@ def _score_columns() -> list[sa.Column[object]]:
 _LATER_COEFFICIENTS = {
     "prompt_wait_price": "0",
     "prompt_rank_age_ms": "0",
-    "decode_gap_slack": "0",
+    "decode_gap_weight": "0",
     "decode_late_price": "0",
     "decode_cadence": "off",
     "token_budget": "0",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dashboard.formatting import against_prediction, age, milliseconds, predicted, quantity, shape_words, utc, words
-from dashboard.score import PARTS, is_rate
+from dashboard.score import GAINS, is_rate
 from dashboard.sentences import BARRED_WORDS, OUTCOME_WORDS, headline, how_it_lost, margin_words, recorded_words
 from service.why.explanation import DIFFERENT, SAME, Explanation, Replay
 
@@ -61,7 +61,7 @@ def _versions(replay: Replay) -> str:
 
 
 def _score(plan: Row, others: Sequence[Row]) -> list[str]:
-    parts = " + ".join(f"{quantity(plan[part.column])} {part.heading.lower()}" for part in PARTS[:4])
+    parts = _gains(plan)
     if is_rate(plan):
         horizon = milliseconds(plan["score_horizon_ms"])
         sum_ = f"({parts}) / {horizon} - {quantity(plan['wait_cost'])} wait cost"
@@ -73,6 +73,18 @@ def _score(plan: Row, others: Sequence[Row]) -> list[str]:
         lines.append(f"Scored together with {plan['following_shape']}, which it makes possible.")
     lines.append(f"Ahead of the next by: {margin_words(plan)}; {recorded_words(plan, others)}.")
     return lines
+
+
+def _gains(plan: Row) -> str:
+    """`120 tokens + 3.10 deliveries - 0.42 late gaps`; without those parts that no preference asks for."""
+    text = ""
+    for part in GAINS:
+        value = plan[part.column]
+        if not value and part.any_sign:
+            continue
+        sign = ("-" if value < 0 else "") if not text else (" - " if value < 0 else " + ")
+        text += f"{sign}{quantity(abs(value))} {part.heading.lower()}"
+    return text
 
 
 def _runners_up(plan: Row, others: Sequence[Row]) -> list[str]:

@@ -28,6 +28,7 @@ SHAPE: Row = {
     "target_width": 1,
     "target_rows": 4,
     "prefill_capacity": 0,
+    "prompt_rows": 1,
 }
 SCORE: Row = {
     "score_kind": "rate",
@@ -37,6 +38,8 @@ SCORE: Row = {
     "delivery_value": 4.0,
     "age_relief": 2.0,
     "terminal_relief": 0.0,
+    "prompt_wait_relief": 0.0,
+    "decode_late_relief": 0.0,
     "wait_cost": 0.5,
     "score_horizon_ms": 10.0,
     "following_shape": None,

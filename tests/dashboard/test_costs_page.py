@@ -112,7 +112,7 @@ def test_a_hundred_thousand_observations_are_a_few_marks_with_the_outlier() -> N
 
 def row_of(kind: str, batch: int, ms: float | None, **values: Any) -> dict[str, Any]:
     shape = {"kind": kind, "batch_capacity": batch, "draft_depth": 0, "target_width": 1, "target_rows": batch}
-    shape |= {"prefill_capacity": 0, "allocation": "none", "speculation_enabled": False} | values
+    shape |= {"prefill_capacity": 0, "allocation": "none", "speculation_enabled": False, "prompt_rows": 1} | values
     return {**shape, "shape": graph_label(shape), "estimate_ms": ms, "cost_state": "fresh" if ms else "unknown"}
 
 

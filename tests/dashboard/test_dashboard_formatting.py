@@ -84,11 +84,15 @@ def test_times_are_utc_whatever_their_zone() -> None:
         ({"kind": "prefill", "batch_capacity": 1, "prefill_capacity": 256}, "prefill 256"),
         ({"kind": "speculative", "batch_capacity": 4, "draft_depth": 2}, "speculative ×4 depth 2"),
         ({"kind": "mixed", "batch_capacity": 4, "prefill_capacity": 256}, "mixed ×4 + 256"),
+        (
+            {"kind": "mixed", "batch_capacity": 8, "prefill_capacity": 256, "prompt_rows": 4},
+            "mixed ×8 + 256 for 4 prompts",
+        ),
         ({"kind": "terminal_snapshot", "batch_capacity": 1}, "terminal snapshot ×1"),
     ],
 )
 def test_shapes_in_words(shape: dict[str, object], text: str) -> None:
-    assert formatting.shape_words({"draft_depth": 0, "prefill_capacity": 0, **shape}) == text
+    assert formatting.shape_words({"draft_depth": 0, "prefill_capacity": 0, "prompt_rows": 1, **shape}) == text
 
 
 def test_long_lists_of_names_are_cut_and_say_so() -> None:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.figures.parts import parts_figure
-from dashboard.pages.plan.tables import alternative_rows
+from dashboard.formatting import quantity
+from dashboard.pages.plan.tables import ALTERNATIVE_COLUMNS, alternative_rows, shown_columns
 from dashboard.score import PARTS, decisive_part, signed_parts
 from dashboard.sentences import headline, how_it_lost, margin_words, recorded_words
 from scheduler.plans import BarredBy, Reason
@@ -139,17 +140,56 @@ def test_runner_ups_come_by_score_with_their_rank_as_a_column(plan_row: Rows, al
 values = st.floats(min_value=0, max_value=1e12)
 
 
-@given(parts=st.lists(values, min_size=5, max_size=5), horizon_ms=st.floats(min_value=1e-3, max_value=1e6))
+@given(parts=st.lists(values, min_size=7, max_size=7), horizon_ms=st.floats(min_value=1e-3, max_value=1e6))
 def test_signed_parts_add_up_to_the_score(parts: list[float], horizon_ms: float) -> None:
     row = dict(zip([part.column for part in PARTS], parts, strict=True))
     row |= {"score_kind": "rate", "score_horizon_ms": horizon_ms}
-    score = sum(parts[:4]) / horizon_ms - parts[4]
+    score = sum(parts[:-1]) / horizon_ms - parts[-1]
     assert sum(signed_parts(row).values()) == pytest.approx(score, rel=1e-9, abs=1e-3)
 
 
 def test_no_part_is_decisive_for_the_one_that_is_behind_in_all(plan_row: Rows, alternative_row: Rows) -> None:
     same = alternative_row(**{part.column: plan_row()[part.column] for part in PARTS}, score_horizon_ms=10.0)
     assert decisive_part(plan_row(), same) is None
+
+
+def test_parts_below_zero_are_drawn_to_the_left_and_compared_with_their_signs(
+    plan_row: Rows, alternative_row: Rows
+) -> None:
+    plan = plan_row(prompt_wait_relief=12.0, decode_late_relief=-3.0)
+    rival = alternative_row(1, decode_late_relief=-400.0)
+    figure = parts_figure(plan, [rival])
+    late = next(trace for trace in figure["data"] if trace["name"] == "Late gaps")
+    assert late["x"] == [-0.3, -400.0 / rival["score_horizon_ms"]]
+    assert next(trace for trace in figure["data"] if trace["name"] == "Prompt waits")["x"] == [1.2, 0.0]
+    theirs = quantity(-400.0 / rival["score_horizon_ms"])
+    assert f"that are late (-0.300 against {theirs} per ms)" in headline(plan, [rival])
+
+
+def test_a_plan_of_a_token_budget_is_not_said_to_be_chosen_by_value(plan_row: Rows, alternative_row: Rows) -> None:
+    plan = plan_row(reason="token_budget")
+    barred = alternative_row(1, barred_by="token_budget", value_rate=9.0)
+    assert headline(plan, [barred]).startswith(
+        "Decode ×4 was run by the fixed token budget: every running answer first"
+    )
+    assert how_it_lost(plan, barred) == "scored higher than the winner, but was barred: not what the token budget gives"
+    assert how_it_lost(plan_row(), alternative_row(1, barred_by="cadence")) == (
+        "barred: leaves running answers out (cadence)"
+    )
+    same = alternative_row(1, value_rate=1.5)
+    assert headline(plan, [same]).endswith("does as much and was worth 1.50 per ms against 3.10.")
+
+
+def test_columns_of_parts_that_no_preference_asks_for_are_left_out(plan_row: Rows, alternative_row: Rows) -> None:
+    def fields(**values: float) -> set[str]:
+        return {
+            column["field"] for column in shown_columns(alternative_rows(plan_row(), [alternative_row(1, **values)]))
+        }
+
+    reliefs = {"prompt_wait_relief", "decode_late_relief"}
+    assert not fields() & reliefs
+    assert fields(decode_late_relief=-1.0) & reliefs == {"decode_late_relief"}
+    assert reliefs < {column["field"] for column in ALTERNATIVE_COLUMNS}
 
 
 def test_the_parts_figure_stacks_each_part_and_marks_the_score(plan_row: Rows, alternative_row: Rows) -> None:

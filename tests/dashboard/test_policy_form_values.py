@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.errors import RefusedInput
-from dashboard.pages.policy.form import GROUPS
+from dashboard.pages.policy.form import FURTHER_GROUPS, GROUPS
 from dashboard.pages.policy.values import (
     Loaded,
     differences,
@@ -109,5 +109,5 @@ def test_entries_must_be_one_per_coefficient() -> None:
 
 
 def test_every_coefficient_stands_in_exactly_one_group_of_the_form() -> None:
-    grouped = [name for _, names in GROUPS for name in names]
+    grouped = [name for *_, names in (*GROUPS, *FURTHER_GROUPS) for name in names]
     assert sorted(grouped) == sorted(COEFFICIENT_BY_NAME)

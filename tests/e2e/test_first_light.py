@@ -71,6 +71,7 @@ def test_a_streamed_chat_is_english_and_every_token_is_a_committed_plan(helios):
     assert {p["outcome"] for p in plans} == {"completed"}
     for p in plans:
         parts = p["token_value"] + p["delivery_value"] + p["age_relief"] + p["terminal_relief"]
+        parts += p["prompt_wait_relief"] + p["decode_late_relief"]
         if p["score_kind"] == "rate":
             assert p["value_rate"] == pytest.approx(parts / p["score_horizon_ms"] - p["wait_cost"], rel=1e-12)
             assert p["selected_cost_ms"] > 0

@@ -324,6 +324,7 @@ def test_plan_records_say_what_the_plan_says(rig):
         if plan.score_kind == "rate":
             parts = plan.parts
             work = parts.token_value + parts.delivery_value + parts.age_relief + parts.terminal_relief
+            work += parts.prompt_wait_relief + parts.decode_late_relief
             assert plan.score == pytest.approx(work / parts.horizon_ms - parts.wait_cost)
         assert (plan.queue_depth, plan.frame_slot) == (0, 0)
         assert plan.logical_rows <= plan.shape.target_rows + plan.shape.prefill_capacity

@@ -25,6 +25,7 @@ def test_filled_rows_obey_the_score_identity_and_reconcile(store):
     with read_transaction(store) as connection:
         for row in connection.execute(sa.select(plans)):
             work = row.token_value + row.delivery_value + row.age_relief + row.terminal_relief
+            work += row.prompt_wait_relief + row.decode_late_relief
             expected = work if row.score_kind == "work" else work / row.score_horizon_ms - row.wait_cost
             assert row.value_rate == expected
         by_plan = connection.scalar(sa.select(sa.func.sum(plans.c.output_tokens)))

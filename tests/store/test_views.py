@@ -24,6 +24,7 @@ GRAPHS = [
     GraphShape(GraphKind.DECODE, 8),
     GraphShape(GraphKind.SPECULATIVE, 4, 3, 4, 8, speculation_enabled=True, allocation=Allocation.DEVICE),
     GraphShape(GraphKind.MIXED, 4, 2, 3, 6, 32, speculation_enabled=True),
+    GraphShape(GraphKind.MIXED, 4, 2, 3, 6, 32, speculation_enabled=True, prompt_rows=4),
     GraphShape(GraphKind.SNAPSHOT, 2),
 ]
 

@@ -20,6 +20,7 @@ REASON_WORDS = {
     "timing_refresh": "measured again",
     "acceptance_learning": "to learn acceptance",
     "solo_prefill": "a prompt with nothing beside it",
+    "token_budget": "what the token budget gave",
 }
 FINISH_WORDS = {
     "stop": "ended by themselves",

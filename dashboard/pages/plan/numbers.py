@@ -47,6 +47,7 @@ def _graph(plan: Row) -> Pairs:
         ("W: rows per lane", count(plan["target_width"])),
         ("P: verification rows", count(plan["target_rows"])),
         ("Prefill capacity", f"{count(plan['prefill_capacity'])} tokens" if plan["prefill_capacity"] else NOTHING),
+        ("R: prompt rows", count(plan["prompt_rows"])),
         ("Active rows", count(plan["active_rows"])),
         ("Active decoders", count(plan["active_decoders"])),
         ("Logical token rows", count(plan["logical_rows"])),

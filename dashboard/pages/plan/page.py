@@ -18,7 +18,7 @@ from dashboard.markup import aria
 from dashboard.pages.plan import ids, verdict
 from dashboard.pages.plan.meters import duration_meters
 from dashboard.pages.plan.numbers import number_groups
-from dashboard.pages.plan.tables import ALTERNATIVE_COLUMNS, LANE_COLUMNS, alternative_rows, lane_rows
+from dashboard.pages.plan.tables import LANE_COLUMNS, alternative_rows, lane_rows, shown_columns
 from dashboard.palette import kind_colour
 from dashboard.routing import TIMELINE_PATH, path_with, plan_path
 from dashboard.score import Row, bars, is_rate
@@ -136,7 +136,10 @@ def _asides(plan: Row) -> list[Any]:
 
 def _parts(plan: Row, alternatives: Sequence[Row]) -> list[Any]:
     other_unit = [row for row in alternatives if row["score_kind"] != plan["score_kind"]]
-    notes = "The diamond is the score: gains to the right, wait cost to the left of zero. Faint bars were barred."
+    notes = (
+        "The diamond is the score: what adds to it is drawn to the right of zero, what it costs to the left. "
+        "Faint bars were barred."
+    )
     if other_unit:
         unit = "per ms" if is_rate(plan) else "undivided"
         names = ", ".join(dict.fromkeys(shape_words(row) for row in other_unit))
@@ -172,7 +175,7 @@ def _alternatives(plan: Row, alternatives: Sequence[Row]) -> list[Any]:
     )
     return [
         html.P(note, className="muted table-note"),
-        _table(ids.ALTERNATIVES, ALTERNATIVE_COLUMNS, rows, "Runner-ups"),
+        _table(ids.ALTERNATIVES, shown_columns(rows), rows, "Runner-ups"),
     ]
 
 

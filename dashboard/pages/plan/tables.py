@@ -45,12 +45,18 @@ ALTERNATIVE_COLUMNS = [
         tooltip="The part in which it fell furthest behind, and its wait cost; or why it could not run",
     ),
     number("rank", "Rank", "count", width=72, tooltip=TERMS["Rank"]),
-    *[number(part.column, part.heading, width=104) for part in PARTS],
+    *[number(part.column, part.heading, width=116, tooltip=TERMS.get(part.heading)) for part in PARTS],
     number("selected_cost_ms", "Predicted", "milliseconds"),
     text("cost_state", "Estimate", width=96),
     number("active_rows", "Rows", "count", width=76),
     text("requests", "Requests", width=220, cellClass="digits"),
 ]
+
+
+def shown_columns(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The columns of the runner-ups, without those parts that no preference asks for."""
+    empty = {part.column for part in PARTS if part.any_sign and not any(row[part.column] for row in rows)}
+    return [column for column in ALTERNATIVE_COLUMNS if column["field"] not in empty]
 
 
 def lane_rows(lanes: Sequence[Row]) -> list[dict[str, Any]]:

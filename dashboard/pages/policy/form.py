@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -20,27 +20,41 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Waiting", ("decode_age_price", "terminal_age_price")),
     ("Estimates and speculation", ("estimate_ttl_ns", "adaptive_verification_alpha", "prefill_chunking")),
 )
+FURTHER_GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    (
+        "Prompts and gaps",
+        "Prompts that wait for their end and gaps between outputs that are late, priced by themselves; off unless set.",
+        ("prompt_wait_price", "prompt_rank_age_ms", "decode_late_price", "decode_gap_weight", "decode_cadence"),
+    ),
+    ("Comparison", "Plans as servers with a fixed token budget do, to see the difference.", ("token_budget",)),
+)
+"""Groups with what they are about; each is closed while it is as it comes."""
 
 
 def form(loaded: Loaded, entries: Mapping[str, str]) -> list[Any]:
     """Every coefficient; `entries` are those that an address proposes instead of the values in force."""
-    grouped = {name for _, names in GROUPS for name in names}
+    grouped = {name for *_, names in (*GROUPS, *FURTHER_GROUPS) for name in names}
     others = tuple(c.name for c in COEFFICIENTS if c.name not in grouped)
     groups = [*GROUPS, *([("Other", others)] if others else [])]
     return [
-        html.Section(
-            [
-                html.H2(heading),
-                *(
-                    _coefficient(COEFFICIENT_BY_NAME[name], loaded, entries.get(name))
-                    for name in names
-                    if name in COEFFICIENT_BY_NAME
-                ),
-            ],
-            className="card coefficient-group",
-        )
-        for heading, names in groups
+        *(
+            html.Section([html.H2(heading), *_coefficients(names, loaded, entries)], className="card coefficient-group")
+            for heading, names in groups
+        ),
+        *(_further(heading, about, names, loaded, entries) for heading, about, names in FURTHER_GROUPS),
     ]
+
+
+def _further(heading: str, about: str, names: Sequence[str], loaded: Loaded, entries: Mapping[str, str]) -> Any:
+    used = any(name in entries or loaded.values[name] != COEFFICIENT_BY_NAME[name].default for name in names)
+    summary = html.Summary([html.H2(heading), html.P(about, className="muted")])
+    return html.Details(
+        [summary, *_coefficients(names, loaded, entries)], open=used, className="card coefficient-group further-group"
+    )
+
+
+def _coefficients(names: Sequence[str], loaded: Loaded, entries: Mapping[str, str]) -> list[Any]:
+    return [_coefficient(COEFFICIENT_BY_NAME[name], loaded, entries.get(name)) for name in names]
 
 
 def _coefficient(coefficient: Coefficient, loaded: Loaded, proposed: str | None) -> Any:

@@ -32,6 +32,7 @@ from service.control.preview.messages import PreviewStatus
 PRESET_WORDS = {
     "balanced": "balanced: the defaults",
     "throughput": "throughput: tokens first, no delivery fairness or decode age price",
+    "interactive": "interactive: prompts by their waits, late gaps priced, no answer left out",
 }
 LINKS = {False: "Try it on recorded traffic first", True: "See the preview below"}
 TICK_MS = 2000

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from dashboard.pages.policy.values import MAX_ENTRY, parse_entry
-from scheduler.policy import Coefficient, CoefficientValue
+from scheduler.policy import Coefficient, CoefficientValue, PolicyConfig
 from service.control.preview.messages import MOST_SWEEP_POINTS, Sweep, SweepAxis
 
 MAX_VALUES = 400
@@ -85,11 +85,19 @@ def read_sweep(axes: Sequence[tuple[Coefficient, str]]) -> tuple[Sweep | None, d
 
 
 def suggestion(value: CoefficientValue, coefficient: Coefficient) -> str:
-    """Values around the present one that make a useful first sweep; all choices of a name."""
+    """Values around the present one that make a useful first sweep; all choices of a name.
+
+    What is off is tried around the value that the preset `interactive` has, if it has one.
+    """
     if coefficient.choices:
         return ", ".join(coefficient.choices)
     number = float(value)
+    if coefficient.name == "token_budget" and number == 0:
+        return "0, 256, 512, 1024, 2048"
     if number == 0:
-        return "0, 1, 4, 16, 64"
+        usual = float(getattr(PolicyConfig.interactive(), coefficient.name))
+        return (
+            ", ".join(["0", *(f"{usual * factor:g}" for factor in (0.25, 0.5, 1, 2))]) if usual else "0, 1, 4, 16, 64"
+        )
     values = [f"{number * factor:g}"[:MAX_ENTRY] for factor in (0.25, 0.5, 1, 2, 4)]
     return ", ".join(values if not coefficient.integer else [str(round(number * f)) for f in (0.25, 0.5, 1, 2, 4)])

@@ -17,6 +17,7 @@ REASON_WORDS = {
     "timing_refresh": "ran to be measured again",
     "acceptance_learning": "ran to learn how often drafts are accepted",
     "solo_prefill": "were a prompt with nothing beside it",
+    "token_budget": "were what the token budget gave",
 }
 
 
