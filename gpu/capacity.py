@@ -3,17 +3,46 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from gpu.allocation.buffers import MAX_LANES
 from gpu.device import InvalidSettings
-from scheduler.capacity import MIXED_BATCH_MAX, MIXED_PROMPT_STEP, mixed_shapes, speculative_shapes
+from scheduler.capacity import (
+    MIXED_BATCH_MAX,
+    MIXED_PROMPT_ROWS_MAX,
+    MIXED_PROMPT_STEP,
+    mixed_batch_buckets,
+    mixed_prompt_buckets,
+    mixed_shapes,
+    speculative_shapes,
+)
 from scheduler.errors import InvalidCatalog, InvalidShape
 from scheduler.shapes import MAX_TARGET_WIDTH, Allocation, GraphKind, GraphShape
 
 MAX_DRAFT_TOKENS = MAX_TARGET_WIDTH - 1
 MIN_SPECULATIVE_ROWS = 2
 _STATE_KINDS = (GraphKind.INIT, GraphKind.RESTORE, GraphKind.SNAPSHOT, GraphKind.TERMINAL_SNAPSHOT)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MixedSizes:
+    """Which mixed programs there are. `prompt_rows`: prompts that one of them carries at the most.
+
+    `batch_step`: beside the decode batches, multiples of so many requests through those that may be resident.
+    `prompt_step`: beside the prefill capacities, multiples of so many tokens up to the largest of them. 0: none.
+
+    Raises InvalidSettings, which says what is allowed.
+    """
+
+    prompt_rows: int = 1
+    batch_step: int = 0
+    prompt_step: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.prompt_rows <= MIXED_PROMPT_ROWS_MAX:
+            raise InvalidSettings(
+                f"mixed prompt rows are {self.prompt_rows}; a mixed program carries 1 to {MIXED_PROMPT_ROWS_MAX}"
+            )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -24,8 +53,9 @@ class CatalogLimits:
     tokens per program, without and with log-probabilities. `draft_tokens` D: the deepest draft, 0 without speculation.
     `speculative_token_capacity` R: target rows of a round of more than one row per lane. `allocation`: who divides
     the rows of ragged rounds; NONE: all rounds are rectangular. `mixed_prefill`: the flag; `mixed_declared`: the model
-    can run a prompt beside decoding requests; mixed programs need both. `state_batches`: requests per init, restore,
-    snapshot and terminal snapshot; empty: no such programs.
+    can run a prompt beside decoding requests; mixed programs need both. `concurrency`: requests that may be resident,
+    for `mixed_sizes`. `state_batches`: requests per init, restore, snapshot and terminal snapshot; empty: no such
+    programs.
 
     Raises InvalidSettings, which says what is allowed.
     """
@@ -38,6 +68,8 @@ class CatalogLimits:
     allocation: Allocation = Allocation.NONE
     mixed_prefill: bool = False
     mixed_declared: bool = False
+    mixed_sizes: MixedSizes = MixedSizes()
+    concurrency: int = 0
     state_batches: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -88,6 +120,27 @@ def build_catalog(limits: CatalogLimits) -> tuple[GraphShape, ...]:
         raise InvalidSettings(str(error)) from error
 
 
+def catalog_summary(shapes: Collection[GraphShape]) -> str:
+    """What is prepared, in one line: how many programs, and the most token rows that one of them computes.
+
+    The rows of a mixed program are its packed extent, C + (B-1)*W (S12).
+    """
+    mixed = [shape for shape in shapes if shape.kind is GraphKind.MIXED]
+    rows = max(map(packed_rows, shapes), default=0)
+    most = f", up to {rows} token rows"
+    if not mixed:
+        return f"{len(shapes)} programs{most}"
+    prompts = max(shape.prompt_rows for shape in mixed)
+    return f"{len(shapes)} programs{most}; {len(mixed)} mixed, with {prompts} prompt{'s' * (prompts > 1)} at the most"
+
+
+def packed_rows(shape: GraphShape) -> int:
+    """Token rows that a program computes, padding included; 0 for state programs."""
+    if shape.kind is GraphKind.MIXED:
+        return shape.prefill_capacity + (shape.batch_capacity - 1) * shape.target_width
+    return shape.physical_rows
+
+
 def draft_capacity(shapes: Iterable[GraphShape]) -> int:
     """The catalog's largest draft depth, at least 1: the last extent of confidence and survival."""
     return max(1, *(shape.draft_depth for shape in shapes))
@@ -110,12 +163,14 @@ def _generation_shapes(limits: CatalogLimits) -> Iterable[GraphShape]:
 def _mixed_shapes(limits: CatalogLimits) -> tuple[GraphShape, ...]:
     if not (limits.mixed_prefill and limits.mixed_declared):
         return ()
-    speculation = limits.draft_tokens > 0
-    batches = [b for b in limits.batches if 2 <= b <= MIXED_BATCH_MAX and b.bit_count() == 1]
-    prompts = [c for c in limits.prefill_capacities if c % MIXED_PROMPT_STEP == 0 and c > limits.draft_tokens]
+    speculation, sizes = limits.draft_tokens > 0, limits.mixed_sizes
+    batches = mixed_batch_buckets(limits.batches, sizes.batch_step, limits.concurrency)
+    capacities = mixed_prompt_buckets(limits.prefill_capacities, sizes.prompt_step)
+    prompts = [tokens for tokens in capacities if tokens > limits.draft_tokens]
     if not batches or not prompts:
         raise InvalidSettings(
             f"mixed prefill needs a decode batch that is a power of two from 2 to {MIXED_BATCH_MAX} and a prefill "
             f"capacity that is a multiple of {MIXED_PROMPT_STEP}, above draft_tokens"
         )
-    return mixed_shapes(batches, prompts, limits.draft_tokens, limits.speculative_token_capacity, speculation)
+    envelope = limits.speculative_token_capacity
+    return mixed_shapes(batches, prompts, limits.draft_tokens, envelope, speculation, sizes.prompt_rows)

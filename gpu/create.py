@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from gpu.allocation import create_allocator
-from gpu.capacity import CatalogLimits, build_catalog, state_buckets
+from gpu.capacity import CatalogLimits, MixedSizes, build_catalog, state_buckets
 from gpu.cpu_device import CpuDevice
 from gpu.cuda.availability import find_cuda
 from gpu.cuda.memory import GpuMemory, plan_kv_pages, programs_bytes
@@ -34,6 +34,7 @@ from scheduler.shapes import Allocation, GraphKind, GraphShape
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _ALLOCATIONS = {allocation.value: allocation for allocation in Allocation}
+_ONE_PROMPT = MixedSizes()
 _DEFAULT_CONTEXT = 2048
 _DEFAULT_FULL_CONTEXTS = 16
 _DEFAULT_SNAPSHOTS_PER_SLOT = 2
@@ -60,6 +61,7 @@ def create_device(
     speculative_token_capacity: int = 32,
     allocation: str = "none",
     mixed: bool = False,
+    mixed_sizes: MixedSizes = _ONE_PROMPT,
     snapshot_rows: int | None = None,
 ) -> Device:
     """Load the GGUF file or checkpoint directory at `model_path` and prepare its programs, without running them.
@@ -70,8 +72,8 @@ def create_device(
     with log-probabilities) defaults to every second prefill capacity. `draft_tokens`: the deepest draft of a round, 0
     for plain decoding. `draft_head`: a head's file, "auto" for a shipped one that fits, None for copies alone.
     `speculative_token_capacity`: target rows of a round with drafts. `allocation`: none, host or device. `mixed`:
-    prepare programs for a prompt beside decoding requests. `snapshot_rows`: cached states, twice the request slots by
-    default; 0 for no prefix cache, no preemption and whole reservations.
+    prepare programs of `mixed_sizes` for prompts beside decoding requests. `snapshot_rows`: cached states, twice the
+    request slots by default; 0 for no prefix cache, no preemption and whole reservations.
     Raises DeviceUnavailable, InvalidSettings or ModelError.
     """
     place = _place(device)
@@ -85,22 +87,15 @@ def create_device(
         allocation=_allocation(allocation),
         mixed_prefill=mixed,
         mixed_declared=_MIXED_DECLARED,
+        mixed_sizes=mixed_sizes,
+        concurrency=request_slots,
         state_batches=state_buckets(decode_batches) if snapshot_rows != 0 else (),
     )
     shapes = build_catalog(catalog)
     torch.set_num_threads(threads)
     loaded = _load(pathlib.Path(model_path), _DTYPES[dtype], max_context, draft_tokens, draft_head, place)
     _check_allocation(catalog.allocation, loaded)
-    limits = DeviceLimits(
-        context_tokens=loaded.context,
-        kv_pages=0,
-        page_tokens=PAGE_TOKENS,
-        vocab_size=loaded.model.config.vocab_size,
-        request_slots=request_slots,
-        snapshot_rows=_snapshot_rows(snapshot_rows, request_slots),
-        draft_tokens=draft_tokens,
-        learned_drafts=loaded.head is not None,
-    )
+    limits = _limits(loaded, request_slots, _snapshot_rows(snapshot_rows, request_slots), draft_tokens)
     limits = dataclasses.replace(limits, kv_pages=_pages(shapes, limits, loaded, place, kv_pages))
     return _build(shapes, limits, loaded, threads, place)
 
@@ -197,6 +192,20 @@ def _check_choices(dtype: str, threads: int, request_slots: int) -> None:
     for name, value in (("threads", threads), ("request_slots", request_slots)):
         if value < 1:
             raise InvalidSettings(f"{name} is {value}; it must be at least 1")
+
+
+def _limits(loaded: _Loaded, request_slots: int, snapshot_rows: int, draft_tokens: int) -> DeviceLimits:
+    """All but the number of KV pages, which depends on what else needs memory."""
+    return DeviceLimits(
+        context_tokens=loaded.context,
+        kv_pages=0,
+        page_tokens=PAGE_TOKENS,
+        vocab_size=loaded.model.config.vocab_size,
+        request_slots=request_slots,
+        snapshot_rows=snapshot_rows,
+        draft_tokens=draft_tokens,
+        learned_drafts=loaded.head is not None,
+    )
 
 
 def _scored(wanted: Sequence[int] | None, prefill_capacities: Sequence[int]) -> tuple[int, ...]:

@@ -12,6 +12,8 @@ from scheduler.shapes import MAX_TARGET_WIDTH, Allocation, GraphKind, GraphShape
 DEFAULT_COMPLETION_TOKEN_CAPACITY = 8
 MIXED_BATCH_MAX = 64
 MIXED_PROMPT_STEP = 64
+MIXED_BATCH_STEP = 8
+MIXED_PROMPT_ROWS_MAX = 4
 
 _SINGLE_PROMPT_KINDS = frozenset({GraphKind.PREFILL, GraphKind.SCORED_PREFILL})
 _GENERATION_KINDS = frozenset({GraphKind.DECODE, GraphKind.SPECULATIVE, GraphKind.MIXED})
@@ -95,8 +97,13 @@ def check_bounds(shape: GraphShape, completion_token_capacity: int = DEFAULT_COM
 
 def _check_mixed(shape: GraphShape, completion_token_capacity: int) -> None:
     batch, width, prompt = shape.batch_capacity, shape.target_width, shape.prefill_capacity
-    if batch not in _powers_of_two(2, MIXED_BATCH_MAX):
-        raise InvalidCatalog(f"{shape.label}: B of a mixed graph is a power of two from 2 to {MIXED_BATCH_MAX}")
+    if not 2 <= batch <= MIXED_BATCH_MAX or (batch % MIXED_BATCH_STEP and batch & (batch - 1)):
+        raise InvalidCatalog(
+            f"{shape.label}: B of a mixed graph is a power of two or a multiple of {MIXED_BATCH_STEP}, from 2 to "
+            f"{MIXED_BATCH_MAX}"
+        )
+    if shape.prompt_rows > MIXED_PROMPT_ROWS_MAX:
+        raise InvalidCatalog(f"{shape.label}: a mixed graph carries at most {MIXED_PROMPT_ROWS_MAX} prompts")
     if width > completion_token_capacity:
         raise InvalidCatalog(f"{shape.label}: W of a mixed graph is at most {completion_token_capacity}")
     if prompt % MIXED_PROMPT_STEP or prompt < width:
@@ -109,18 +116,47 @@ def _powers_of_two(first: int, last: int) -> tuple[int, ...]:
     return tuple(1 << n for n in range(last.bit_length()) if first <= 1 << n <= last)
 
 
+def mixed_batch_buckets(buckets: Iterable[int], step: int, concurrency: int) -> tuple[int, ...]:
+    """Those of `buckets` that a MIXED graph can have, and every multiple of `step` through `concurrency` requests.
+
+    `step` 0: none beside them. The last multiple is the first that holds all of them, within the bounds of S12.
+    Raises InvalidCatalog for a step that is no multiple of 8.
+    """
+    if step < 0 or step % MIXED_BATCH_STEP:
+        raise InvalidCatalog(f"mixed batches go in steps of {step}; it must be a multiple of {MIXED_BATCH_STEP}")
+    own = {batch for batch in buckets if 2 <= batch <= MIXED_BATCH_MAX and batch.bit_count() == 1}
+    steps = range(step, min(MIXED_BATCH_MAX, concurrency + step - 1) + 1, step) if step else ()
+    return tuple(sorted(own.union(steps)))
+
+
+def mixed_prompt_buckets(buckets: Iterable[int], step: int) -> tuple[int, ...]:
+    """Those of `buckets` that a MIXED graph can have, and every multiple of `step` up to the largest of `buckets`.
+
+    `step` 0: none beside them. Raises InvalidCatalog for a step that is no multiple of 64.
+    """
+    if step < 0 or step % MIXED_PROMPT_STEP:
+        raise InvalidCatalog(
+            f"mixed prompts go in steps of {step} tokens; it must be a multiple of {MIXED_PROMPT_STEP}"
+        )
+    given = tuple(buckets)
+    own = {tokens for tokens in given if tokens % MIXED_PROMPT_STEP == 0}
+    return tuple(sorted(own.union(range(step, max(given, default=0) + 1, step) if step else ())))
+
+
 def mixed_shapes(
     batch_buckets: Sequence[int],
     prompt_buckets: Sequence[int],
     draft_tokens: int,
     target_token_envelope: int,
     speculation: bool,
+    prompt_rows: int = 1,
 ) -> tuple[GraphShape, ...]:
     """The joint catalog of MIXED graphs (S12): by batch bucket, then prompt bucket, then width.
 
     Each bucket of two rows and more has every prompt bucket at W = 1. With speculation each wider W up to
     draft_tokens + 1 with B*W within the envelope has one prompt bucket p, which minimises max(p/p_min, p_max/p),
-    ties to the smaller. Raises InvalidCatalog without a prompt bucket and for shapes out of bounds.
+    ties to the smaller. Each carries up to `prompt_rows` prompts, as many as it has rows at the most. Raises
+    InvalidCatalog without a prompt bucket and for shapes out of bounds.
     """
     if not prompt_buckets:
         raise InvalidCatalog("mixed graphs need at least one prompt bucket")
@@ -128,15 +164,16 @@ def mixed_shapes(
     middle = min(prompts, key=lambda p: (max(p / prompts[0], prompts[-1] / p), p))
     shapes = []
     for batch in sorted(b for b in set(batch_buckets) if b >= 2):
-        shapes += [_mixed(batch, 1, prompt, speculation) for prompt in prompts]
-        widths = range(2, draft_tokens + 2) if speculation else ()
-        shapes += [_mixed(batch, width, middle, True) for width in widths if batch * width <= target_token_envelope]
+        rows = min(prompt_rows, batch)
+        shapes += [_mixed(batch, 1, prompt, speculation, rows) for prompt in prompts]
+        widths = [w for w in range(2, draft_tokens + 2) if speculation and batch * w <= target_token_envelope]
+        shapes += [_mixed(batch, width, middle, True, rows) for width in widths]
     for shape in shapes:
         check_bounds(shape, max(DEFAULT_COMPLETION_TOKEN_CAPACITY, draft_tokens + 1))
     return tuple(shapes)
 
 
-def _mixed(batch: int, width: int, prompt: int, speculation: bool) -> GraphShape:
+def _mixed(batch: int, width: int, prompt: int, speculation: bool, prompt_rows: int) -> GraphShape:
     return GraphShape(
         GraphKind.MIXED,
         batch,
@@ -144,6 +181,7 @@ def _mixed(batch: int, width: int, prompt: int, speculation: bool) -> GraphShape
         target_width=width,
         prefill_capacity=prompt,
         speculation_enabled=speculation,
+        prompt_rows=prompt_rows,
     )
 
 

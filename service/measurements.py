@@ -61,6 +61,7 @@ def read_measurements(settings: Settings) -> Measurements:
     except SimulationError as error:
         raise SimulationError(f"--catalog: {error}") from None
     prepared = {shape: curve for shape, curve in curves.items() if _is_prepared(shape, settings)}
+    prepared = _with_prompt_rows(prepared, settings.mixed_prompt_rows)
     _check_kinds(prepared, settings)
     scale, by_context = settings.time_scale, table.by_context
     durations = {shape: _duration(curve, scale, by_context) for shape, curve in prepared.items()}
@@ -69,11 +70,26 @@ def read_measurements(settings: Settings) -> Measurements:
 
 def _is_prepared(shape: GraphShape, settings: Settings) -> bool:
     """The settings that limit any device's programs limit these."""
-    if shape.kind is GraphKind.MIXED and not settings.mixed_prefill:
+    if shape.kind is GraphKind.MIXED and not (
+        settings.mixed_prefill and shape.prompt_rows <= settings.mixed_prompt_rows
+    ):
         return False
     if shape.draft_depth and shape.ragged and shape.allocation is Allocation.NONE:
         return False
     return shape.target_width == 1 or shape.target_rows <= settings.speculative_token_capacity
+
+
+def _with_prompt_rows(shapes: Mapping[GraphShape, ContextCurve], rows: int) -> dict[GraphShape, ContextCurve]:
+    """Mixed graphs carry up to `rows` prompts in the time that was measured with one, unless more were measured."""
+    wider: dict[GraphShape, ContextCurve] = {}
+    for shape, curve in shapes.items():
+        if shape.kind is GraphKind.MIXED and shape.prompt_rows == 1:
+            carrying = dataclasses.replace(shape, prompt_rows=min(rows, shape.batch_capacity))
+            if carrying == shape or carrying not in shapes:
+                wider[carrying] = curve
+        else:
+            wider[shape] = curve
+    return wider
 
 
 def _check_kinds(shapes: Iterable[GraphShape], settings: Settings) -> None:

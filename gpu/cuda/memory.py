@@ -10,6 +10,7 @@ import torch
 from gpu.device import InvalidSettings
 from gpu.model.config import ModelConfig
 from gpu.pages import PAGE_TOKENS
+from gpu.programs.prompt_rows import prompt_blocks
 from scheduler.shapes import GraphKind, GraphShape
 
 _FLOAT_BYTES = 4
@@ -64,14 +65,23 @@ def plan_kv_pages(memory: GpuMemory, page_bytes: int, reserved_bytes: int, usefu
 
 
 def _program_bytes(shape: GraphShape, config: ModelConfig, columns: int, dtype: torch.dtype) -> int:
-    rows, keys = max(shape.physical_rows, shape.prefill_capacity, shape.batch_capacity), columns * PAGE_TOKENS
+    keys, (gathers, cells, mask_rows) = columns * PAGE_TOKENS, _prompt_attention(shape, config)
+    rows = max(shape.physical_rows, cells, shape.batch_capacity)
     kv_width, size = config.kv_heads * config.head_dim, dtype.itemsize
     query_width = (config.heads + 2 * config.kv_heads) * config.head_dim
     activations = rows * (_HIDDEN_COPIES * config.hidden_size + 2 * query_width + 3 * config.intermediate_size) * size
-    gathered = (shape.batch_capacity + 1) * keys * kv_width * 2 * size
-    masks = (shape.batch_capacity * shape.target_width * config.group + shape.prefill_capacity) * keys * size
+    gathered = (shape.batch_capacity + gathers) * keys * kv_width * 2 * size
+    masks = (shape.batch_capacity * shape.target_width * config.group + mask_rows) * keys * size
     sampling = _logit_rows(shape) * config.vocab_size * _SAMPLING_BYTES
     return activations + 2 * gathered + 2 * masks + sampling
+
+
+def _prompt_attention(shape: GraphShape, config: ModelConfig) -> tuple[int, int, int]:
+    """(lanes' keys gathered, cells with a query, rows of the mask) where a captured program's prompts attend."""
+    if shape.prompt_rows == 1:
+        return 1, shape.prefill_capacity, shape.prefill_capacity
+    blocks, size = prompt_blocks(shape.prefill_capacity, shape.prompt_rows)
+    return blocks, blocks * size, blocks * size * config.group
 
 
 def _logit_rows(shape: GraphShape) -> int:

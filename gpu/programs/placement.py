@@ -6,6 +6,7 @@ from typing import Protocol
 
 import torch
 
+from gpu.capacity import packed_rows
 from gpu.programs.attention import LaneWindow, Mix, PackedWindow
 from gpu.programs.columns import Columns
 from gpu.programs.host_rows import HostRowLayout, row_layout
@@ -77,7 +78,7 @@ class PackedPlacement:
 
     def __init__(self, shape: GraphShape, context: ProgramContext, lanes: LaneBuffers) -> None:
         batch, width, prompt = shape.batch_capacity, shape.target_width, shape.prefill_capacity
-        self._row_count = prompt + (batch - 1) * width if prompt else shape.target_rows
+        self._row_count = packed_rows(shape)
         device = context.state.device
         self.layout = row_layout(lanes, batch, self._row_count, None)
         self._lanes = _LanePart(shape, context, lanes)

@@ -9,9 +9,10 @@ from typing import Any
 import click
 import msgspec
 
+from scheduler.capacity import MIXED_BATCH_MAX, MIXED_BATCH_STEP, MIXED_PROMPT_ROWS_MAX, MIXED_PROMPT_STEP
 from service.cli.output import Command, Function, fail
 from service.cli.serve_checks import wrong_combination, wrong_measurements
-from service.cli.values import ByteSize, CoefficientType, FiniteRange, HttpUrl, PresetType, VerificationType
+from service.cli.values import ByteSize, CoefficientType, FiniteRange, HttpUrl, MultipleOf, PresetType, VerificationType
 from service.control.start import START_COEFFICIENTS
 from service.settings import Settings, default_data_dir, default_threads, process_environment
 from service.store.database import database_url
@@ -60,6 +61,9 @@ TYPES: dict[str, Any] = {
     "draft_allocation": click.Choice(["none", "host", "device"]),
     "speculative_token_capacity": click.IntRange(2, 1 << 16),
     "mixed_prefill": bool,
+    "mixed_prompt_rows": click.IntRange(1, MIXED_PROMPT_ROWS_MAX),
+    "mixed_batch_step": MultipleOf(MIXED_BATCH_STEP, MIXED_BATCH_MAX),
+    "mixed_prompt_step": MultipleOf(MIXED_PROMPT_STEP, 1 << 16),
     "snapshot_rows": click.IntRange(0, 1 << 20),
     "otlp_endpoint": HttpUrl(),
     "otlp_backlog": ByteSize(0),

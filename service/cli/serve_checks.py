@@ -13,6 +13,7 @@ def wrong_combination(settings: Settings) -> str | None:
     if settings.protect_metrics and settings.credentials_file is None:
         return "--protect-metrics asks for a key of --credentials-file, and none is given"
     why = _wrong_for_simulated(settings) if settings.device == "simulated" else _for_simulated_only(settings)
+    why = why or _without_mixed(settings)
     if why is not None:
         return why
     if settings.draft_tokens == 0:
@@ -72,8 +73,26 @@ def _wrong_for_simulated(settings: Settings) -> str | None:
         return "--draft-head names weights, and a simulated device loads none; --acceptance says what is accepted"
     if settings.draft_allocation == "device":
         return "--draft-allocation device needs a real device; use --draft-allocation host, or none"
+    for option, step in _mixed_steps(settings).items():
+        if step is not None:
+            return f"{option} says what to prepare, and a simulated device has the graphs of --catalog; leave it out"
     if settings.snapshot_rows:
         return "--snapshot-rows is for cached states, and a simulated device has none; leave it out"
+    return None
+
+
+def _mixed_steps(settings: Settings) -> dict[str, int | None]:
+    return {"--mixed-batch-step": settings.mixed_batch_step, "--mixed-prompt-step": settings.mixed_prompt_step}
+
+
+def _without_mixed(settings: Settings) -> str | None:
+    """Options that mean nothing without mixed programs."""
+    if settings.mixed_prefill:
+        return None
+    given = {"--mixed-prompt-rows": None if settings.mixed_prompt_rows == 1 else settings.mixed_prompt_rows}
+    for option, used in (given | _mixed_steps(settings)).items():
+        if used is not None:
+            return f"{option} is for programs that serve prompts beside decoding requests; add --mixed-prefill"
     return None
 
 

@@ -38,6 +38,23 @@ class ByteSize(click.ParamType[int]):
         return size
 
 
+class MultipleOf(click.ParamType[int]):
+    """A whole number of times `step`, at most `most`."""
+
+    name = "integer"
+
+    def __init__(self, step: int, most: int) -> None:
+        self._step = step
+        self._most = most
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        text = str(value).strip()
+        number = int(text) if re.fullmatch(r"[0-9]{1,9}", text, re.ASCII) else 0
+        if not self._step <= number <= self._most or number % self._step:
+            self.fail(f"{text!r} is not a multiple of {self._step} from {self._step} to {self._most}", param, ctx)
+        return number
+
+
 class FiniteRange(click.FloatRange):
     """A number in a range; nan and the infinities are in none."""
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from gpu.capacity import MixedSizes, catalog_summary
 from gpu.create import create_device
 from gpu.device import Device
 from scheduler.capacity import DEFAULT_COMPLETION_TOKEN_CAPACITY
@@ -107,7 +108,7 @@ def load_device(settings: Settings, source: ModelSource, stopped: Callable[[], b
         _say("compiling the scheduler's kernels, once for this version; it takes two to three minutes")
     load_kernels()
     rehearse(device.shapes)
-    progress(f"loaded; preparing {len(device.shapes)} programs", 0.0)
+    progress(f"loaded; preparing {catalog_summary(device.shapes)}", 0.0)
     device.prepare(progress)
     return device
 
@@ -133,6 +134,9 @@ def _create(settings: Settings, source: ModelSource) -> Device:
         speculative_token_capacity=settings.speculative_token_capacity,
         allocation=settings.draft_allocation,
         mixed=settings.mixed_prefill,
+        mixed_sizes=MixedSizes(
+            settings.mixed_prompt_rows, settings.mixed_batch_step or 0, settings.mixed_prompt_step or 0
+        ),
         snapshot_rows=settings.snapshot_rows,
     )
 

@@ -54,10 +54,12 @@ def test_every_option_reaches_its_setting(monkeypatch, tmp_path):
         "verification": "fixed:3", "draft_tokens": 4, "draft_head": "auto", "catalog": str(tmp_path / "catalog.csv"),
         "time_scale": 0.5, "acceptance": str(tmp_path / "acceptance.csv"),
         "draft_allocation": "host", "speculative_token_capacity": 24, "mixed_prefill": True, "snapshot_rows": 0,
+        "mixed_prompt_rows": 3, "mixed_batch_step": 16, "mixed_prompt_step": 128,
         "retention_days": 7, "retention_bytes": 0,
         "credentials_file": str(tmp_path / "credentials.json"), "protect_metrics": True,
     }  # fmt: skip
     assert set(values) == set(TYPES)
+    monkeypatch.setattr("service.cli.serve.wrong_combination", lambda settings: None)  # no device takes all of them
     (tmp_path / "catalog.csv").write_text(CATALOG)
     (tmp_path / "acceptance.csv").write_text(ACCEPTANCE)
     arguments = []
@@ -88,6 +90,13 @@ def test_every_option_reaches_its_setting(monkeypatch, tmp_path):
         ("--mtp-adaptive-verification-alpha 0", "above 0"),
         ("--scheduler-checkpoint-extra-work-fraction -1", "-1"),
         ("--device tpu", "cuda"),
+        ("--mixed-prompt-rows 2", "--mixed-prompt-rows is for programs that serve prompts beside decoding requests"),
+        ("--mixed-batch-step 8", "add --mixed-prefill"),
+        ("--mixed-prompt-step 64", "add --mixed-prefill"),
+        ("--mixed-prefill --mixed-prompt-rows 5", "5 is not in the range 1<=x<=4"),
+        ("--mixed-prefill --mixed-batch-step 12", "'12' is not a multiple of 8 from 8 to 64"),
+        ("--mixed-prefill --mixed-batch-step x", "'x' is not a multiple of 8 from 8 to 64"),
+        ("--mixed-prefill --mixed-prompt-step 96", "'96' is not a multiple of 64 from 64 to 65536"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused_before_anything_starts(monkeypatch, arguments, why):
@@ -120,6 +129,8 @@ def test_options_that_contradict_each_other_are_refused_before_anything_starts(m
         ("--catalog c --draft-tokens 2 --acceptance a", {"c": CATALOG, "a": "x\n1\n"}, "--acceptance: a has neither"),
         ("--catalog c --draft-tokens 2 --draft-head h", {"c": CATALOG}, "a simulated device loads none"),
         ("--catalog c --draft-tokens 2 --draft-allocation device", {"c": CATALOG}, "--draft-allocation host, or none"),
+        ("--catalog c --mixed-prefill --mixed-batch-step 8", {"c": CATALOG}, "has the graphs of --catalog"),
+        ("--catalog c --mixed-prefill --mixed-prompt-step 64", {"c": CATALOG}, "has the graphs of --catalog"),
         ("--catalog c --snapshot-rows 3", {"c": CATALOG}, "a simulated device has none"),
         ("--catalog c --device cpu", {"c": CATALOG}, "--catalog is for --device simulated, and --device is cpu"),
         ("--time-scale 2 --device cpu", {}, "--time-scale is for --device simulated"),

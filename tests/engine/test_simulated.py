@@ -70,6 +70,9 @@ def test_a_catalog_at_one_context_length_has_fixed_times(settings, tmp_path):
 def test_the_usual_settings_say_which_graphs_are_prepared(settings, tmp_path):
     drafts = {"draft_tokens": 2, "acceptance": str(tmp_path / "acceptance.csv")}
     assert "mixed:B4:D0:W1:P4:C64" in labels(read_measurements(settings(mixed_prefill=True)))
+    several = read_measurements(settings(mixed_prefill=True, mixed_prompt_rows=3)).durations
+    (carrying,) = [shape for shape in several if shape.kind is GraphKind.MIXED]
+    assert (carrying.label, several[carrying](0)) == ("mixed:B4:D0:W1:P4:C64:R3", 9)
     plain = labels(read_measurements(settings(**drafts)))
     assert {"speculative:B1:D0:W1:P1", "speculative:B4:D2:W3:P12"} < set(plain)
     assert not {"speculative:B4:D2:W3:P7", "speculative:B16:D2:W3:P48"} & set(plain)

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu.capacity import CatalogLimits, batch_buckets, build_catalog, draft_capacity, state_buckets
+from gpu.capacity import (
+    CatalogLimits,
+    MixedSizes,
+    batch_buckets,
+    build_catalog,
+    catalog_summary,
+    draft_capacity,
+    state_buckets,
+)
 from gpu.device import InvalidSettings
 from scheduler.capacity import select
 from scheduler.shapes import Allocation, GraphKind
@@ -53,6 +61,21 @@ def test_the_issues_mixed_catalog_has_22_speculative_and_20_ordinary_graphs():
     ordinary = of_kind(catalog(**limits), GraphKind.MIXED)
     assert len(ordinary) == 20
     assert not any(shape.speculation_enabled for shape in ordinary)
+
+
+def test_finer_sizes_and_several_prompts_leave_the_other_programs_alone():
+    limits = {"batches": (1, 2, 4), "prefill_capacities": (16, 64, 256), "mixed_prefill": True, "mixed_declared": True}
+    coarse = catalog(**limits)
+    finer = catalog(**limits, mixed_sizes=MixedSizes(3, 8, 64), concurrency=10)
+    others = [shape for shape in coarse if shape.kind is not GraphKind.MIXED]
+    assert [shape for shape in finer if shape.kind is not GraphKind.MIXED] == others
+    mixed = of_kind(finer, GraphKind.MIXED)
+    assert {shape.prefill_capacity for shape in mixed} == {64, 128, 192, 256}
+    assert {shape.batch_capacity: shape.prompt_rows for shape in mixed} == {2: 2, 4: 3, 8: 3, 16: 3}
+    assert len(mixed) == 16
+    assert catalog_summary(coarse) == ("10 programs, up to 259 token rows; 4 mixed, with 1 prompt at the most")
+    assert catalog_summary(finer) == "22 programs, up to 271 token rows; 16 mixed, with 3 prompts at the most"
+    assert catalog_summary(others) == "6 programs, up to 256 token rows"
 
 
 @pytest.mark.parametrize(("flag", "declared", "count"), [(True, True, 4), (True, False, 0), (False, True, 0)])
@@ -106,9 +129,16 @@ SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=5).map(tuple)
     rows=st.integers(2, 40),
     allocation=st.sampled_from(Allocation),
     mixed=st.booleans(),
+    finer=st.sampled_from(
+        [
+            {},
+            {"mixed_sizes": MixedSizes(4, 16), "concurrency": 99},
+            {"mixed_sizes": MixedSizes(2, prompt_step=64)},
+        ]
+    ),
     states=st.lists(st.integers(1, 8), max_size=3).map(tuple),
 )
-def test_every_catalog_loads_and_keeps_its_limits(batches, prompts, drafts, rows, allocation, mixed, states):
+def test_every_catalog_loads_and_keeps_its_limits(batches, prompts, drafts, rows, allocation, mixed, finer, states):
     limits = CatalogLimits(
         batches=(2, *batches),
         prefill_capacities=prompts,
@@ -119,6 +149,7 @@ def test_every_catalog_loads_and_keeps_its_limits(batches, prompts, drafts, rows
         mixed_prefill=mixed,
         mixed_declared=True,
         state_batches=states,
+        **finer,
     )
     shapes = build_catalog(limits)
     select(shapes, completion_token_capacity=max(8, drafts + 1))
@@ -157,9 +188,17 @@ def test_every_catalog_loads_and_keeps_its_limits(batches, prompts, drafts, rows
             "at most 64 requests",
         ),
         ({"batches": (1, 3), "mixed_prefill": True, "mixed_declared": True}, "power of two"),
+        ({"mixed_prefill": True, "mixed_declared": True, "mixed_sizes": MixedSizes(batch_step=4)}, "multiple of 8"),
+        ({"mixed_prefill": True, "mixed_declared": True, "mixed_sizes": MixedSizes(prompt_step=32)}, "multiple of 64"),
         ({"prefill_capacities": (16,), "mixed_prefill": True, "mixed_declared": True}, "multiple of 64"),
     ],
 )
 def test_limits_that_cannot_work_are_refused(changes, message):
     with pytest.raises(InvalidSettings, match=message):
         catalog(**changes)
+
+
+@pytest.mark.parametrize("rows", [0, 5])
+def test_a_mixed_program_carries_one_to_four_prompts(rows):
+    with pytest.raises(InvalidSettings, match=f"are {rows}; a mixed program carries 1 to 4"):
+        MixedSizes(rows)

@@ -176,6 +176,8 @@ def test_the_programs_need_twice_the_largest_and_every_ones_logits():
     assert needed(one, one, eight) == needed(eight) + 2 * logits
     assert needed(decode(8, 4)) > needed(eight)
     assert needed(GraphShape(GraphKind.INIT, 4)) > 0
+    one_prompt, two, four = (GraphShape(GraphKind.MIXED, 8, prefill_capacity=512, prompt_rows=n) for n in (1, 2, 4))
+    assert needed(one_prompt) < needed(two) < needed(four) < 3 * needed(one_prompt)
 
 
 def test_pages_take_what_is_left_but_a_twentieth_and_no_more_than_useful():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.capacity import mixed_shapes, select, speculative_shapes
+from scheduler.capacity import mixed_batch_buckets, mixed_prompt_buckets, mixed_shapes, select, speculative_shapes
 from scheduler.errors import InvalidCatalog
 from scheduler.shapes import Allocation, GraphKind, GraphShape
 
@@ -63,8 +63,10 @@ def test_fixed_verification_refuses_graphs_that_divide_their_own_rows():
         (shape(GraphKind.SCORED_PREFILL, 2, prompt=64), "B = 1"),
         (shape(GraphKind.SPECULATIVE, 2, 3, 4, 6), "needs an allocation"),
         (shape(GraphKind.MIXED, 1, prompt=64), "power of two"),
-        (shape(GraphKind.MIXED, 3, prompt=64), "power of two"),
-        (shape(GraphKind.MIXED, 128, prompt=64), "power of two"),
+        (shape(GraphKind.MIXED, 3, prompt=64), "power of two or a multiple of 8"),
+        (shape(GraphKind.MIXED, 12, prompt=64), "power of two or a multiple of 8"),
+        (shape(GraphKind.MIXED, 72, prompt=64), "from 2 to 64"),
+        (GraphShape(GraphKind.MIXED, 8, prefill_capacity=64, prompt_rows=5), "at most 4 prompts"),
         (shape(GraphKind.MIXED, 2, 8, 9, prompt=64), "at most 8"),
         (shape(GraphKind.MIXED, 2, prompt=96), "multiple of 64"),
         (shape(GraphKind.MIXED, 2, 3, 4, 6, 64, allocation=Allocation.HOST), "rectangular"),
@@ -87,6 +89,33 @@ def test_the_joint_catalog_has_22_speculative_and_20_ordinary_graphs():
     assert [(s.batch_capacity, s.draft_depth, s.prefill_capacity) for s in wide] == [(2, 1, 512), (2, 2, 512)]
     select((*speculative, ROUND))
     select((*ordinary, DECODE))
+
+
+def test_a_finer_joint_catalog_loads_and_carries_as_many_prompts_as_it_has_rows():
+    batches, prompts = mixed_batch_buckets((1, 2, 4, 8, 128), 8, 20), mixed_prompt_buckets((16, 64, 320), 64)
+    assert (batches, prompts) == ((2, 4, 8, 16, 24), (64, 128, 192, 256, 320))
+    shapes = mixed_shapes(batches, prompts, 3, 16, speculation=True, prompt_rows=3)
+    assert len(set(shapes)) == 5 * 5 + 7  # widths 2, 3, 4 for batches of 2 and 4, 2 for 8
+    assert {s.batch_capacity: s.prompt_rows for s in shapes} == {2: 2, 4: 3, 8: 3, 16: 3, 24: 3}
+    select((*shapes, ROUND))
+
+
+@pytest.mark.parametrize(
+    ("step", "concurrency", "buckets"),
+    [(0, 64, (2, 8)), (8, 0, (2, 8)), (8, 8, (2, 8)), (8, 9, (2, 8, 16)), (24, 64, (2, 8, 24, 48)),
+     (32, 200, (2, 8, 32, 64))],
+)  # fmt: skip
+def test_batch_steps_go_through_the_concurrency(step, concurrency, buckets):
+    assert mixed_batch_buckets((1, 2, 3, 8), step, concurrency) == buckets
+
+
+def test_steps_that_no_graph_can_have_are_refused():
+    with pytest.raises(InvalidCatalog, match="steps of 12; it must be a multiple of 8"):
+        mixed_batch_buckets((2,), 12, 64)
+    with pytest.raises(InvalidCatalog, match="steps of 96 tokens; it must be a multiple of 64"):
+        mixed_prompt_buckets((64,), 96)
+    assert mixed_prompt_buckets((16, 64, 300), 0) == (64,)
+    assert mixed_prompt_buckets((16, 64, 300), 128) == (64, 128, 256)
 
 
 def test_rounds_stay_within_the_envelope():
