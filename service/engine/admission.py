@@ -13,7 +13,7 @@ import dataclasses
 
 from gpu.device import InvalidRequest, PagesExhausted, RequestExceedsPool
 from scheduler.errors import AdmissionError, DuplicateRequest, SlotsFull, SnapshotPending
-from scheduler.records import FinishReason, RequestHandle, RequestSpec
+from scheduler.records import LONGEST_WAIT_NS, FinishReason, RequestHandle, RequestSpec
 from service.engine.core import Core
 from service.engine.requests import EngineRequest
 from service.ipc.messages import Refused
@@ -100,7 +100,8 @@ def _enter(core: Core, request: EngineRequest, cached: int, wanted: int) -> bool
     wanted -= pages_for(core, cached)
     if wanted > core.device.free_pages():
         raise PagesExhausted(f"the request needs {wanted} KV pages more")
-    spec = dataclasses.replace(request.spec, cached_tokens=cached)
+    waited_ns = min(core.now_ns - request.arrived_ns, LONGEST_WAIT_NS)
+    spec = dataclasses.replace(request.spec, cached_tokens=cached, waited_ns=waited_ns)
     try:
         handle = core.scheduler.admit(spec)
     except (SlotsFull, DuplicateRequest, SnapshotPending):  # its id may still be in a running graph

@@ -37,7 +37,7 @@ _SAMPLED = 0x01
 LOCAL = 0x100 | _SAMPLED
 """Span flags: what is sent was sampled; the parent or the linked span is known, and not in another process."""
 _REMOTE_PARENT = 0x200 | LOCAL
-PLAN_ATTRIBUTES_KEPT = 8
+PLAN_ATTRIBUTES_KEPT = 9
 """So many attributes of a plan come first, and stay whatever limits are set: its kind, reason, fence and shape."""
 
 Wall = Callable[[int], int]
@@ -169,6 +169,7 @@ def _plan_values(plan: PlanCommitted, done: PlanCompleted | None, outcome: str) 
         "helios.plan.target_width": shape.target_width,
         "helios.plan.target_rows": shape.target_rows,
         "helios.plan.prefill_capacity": shape.prefill_capacity,
+        "helios.plan.prompt_rows": shape.prompt_rows,
         "helios.plan.selected_cost_ms": plan.selected_cost_ns / 1e6,
         "helios.plan.exploration_credit_ms": plan.exploration_credit_ms,
         "helios.plan.value_rate": plan.score,

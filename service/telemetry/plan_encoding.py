@@ -135,6 +135,7 @@ def _fixed(
         "helios.plan.target_width": shape.target_width,
         "helios.plan.target_rows": shape.target_rows,
         "helios.plan.prefill_capacity": shape.prefill_capacity,
+        "helios.plan.prompt_rows": shape.prompt_rows,
         "helios.plan.policy_version": policy_version,
         "helios.plan.queue_depth": queue_depth,
         "helios.plan.score_kind": score_kind,

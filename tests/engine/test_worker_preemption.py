@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from gpu.device import PagesExhausted
 from service.ipc.messages import Sampling
-from service.journal.records import RequestAdmitted
+from service.journal.calls import ADMIT
+from service.journal.records import RequestAdmitted, SchedulerCalls
 
 MS = 1_000_000
 
@@ -196,3 +198,26 @@ def test_nothing_is_preempted_where_pages_are_reserved_whole(make_rig):
     two_long(rig)
     rig.settle()
     assert [rig.ending(name).preemptions for name in "ab"] == [0, 0]
+
+
+def test_each_life_is_admitted_with_the_time_since_the_request_came(narrow):
+    """So that its age counts on: what the scheduler reckons its arrival from is the same in both lives."""
+    narrow.clock.advance(50 * MS)
+    came = {"a": narrow.clock() - 20 * MS, "b": narrow.clock() - 5 * MS}
+    narrow.submit("a", prompt=60, output=190, first=10, arrived_ns=came["a"])
+    narrow.submit("b", prompt=70, output=180, first=20, client=b"B", arrived_ns=came["b"])
+    narrow.settle()
+    found = {name: [] for name in came}
+    now_ns = 0
+    for entry in (
+        entry for record in narrow.journal.of(SchedulerCalls) for entry in msgspec.msgpack.decode(record.data)
+    ):
+        if isinstance(entry, int):
+            now_ns = entry
+        elif entry[0] == ADMIT:
+            found[entry[1]["request_id"]].append((now_ns - entry[1]["waited_ns"], entry[1]["waited_ns"]))
+    assert {name: {came_ns for came_ns, _ in lives} for name, lives in found.items()} == {
+        name: {came_ns} for name, came_ns in came.items()
+    }
+    first, *later = (waited_ns for _, waited_ns in found["b"])
+    assert 5 * MS <= first < min(later)

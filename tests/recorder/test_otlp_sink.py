@@ -65,8 +65,8 @@ def test_a_plan_becomes_a_span_with_typed_attributes_linked_to_its_requests(stor
     found = attributes(span)
     expected = {
         "kind": "decode", "batch_capacity": 8, "draft_depth": 0, "target_width": 1, "target_rows": 8,
-        "prefill_capacity": 0, "reason": "ordinary", "fence": 1, "selected_cost_ms": 20.0, "observation_age_ms": 7.0,
-        "exploration_credit_ms": 0.0, "value_rate": 3.5, "log_scale": 0.5, "policy_version": 1, "queue_depth": 3,
+        "prefill_capacity": 0, "prompt_rows": 1, "reason": "ordinary", "fence": 1,
+        "selected_cost_ms": 20.0, "observation_age_ms": 7.0, "exploration_credit_ms": 0.0, "value_rate": 3.5, "log_scale": 0.5, "policy_version": 1, "queue_depth": 3,
     }  # fmt: skip
     for name, value in expected.items():
         item = found[f"helios.plan.{name}"]
@@ -315,7 +315,7 @@ def test_limits_cut_a_span_down_to_its_kind_reason_and_shape(store, tmp_path, ma
     options = SpanOptions(limits=SpanLimits(attributes=0, links=1, events=1, value_length=2))
     ship(store, tmp_path, collector.url, make, options=options)
     (plan,) = collector.named("helios.plan")
-    shape = ("batch_capacity", "draft_depth", "target_width", "target_rows", "prefill_capacity")
+    shape = ("batch_capacity", "draft_depth", "target_width", "target_rows", "prefill_capacity", "prompt_rows")
     assert set(attributes(plan)) == {f"helios.plan.{name}" for name in ("kind", "reason", "fence", *shape)}
     assert attributes(plan)["helios.plan.kind"] == "de"
     assert (len(plan.links), plan.dropped_links_count, plan.dropped_attributes_count) == (1, 1, 15)
