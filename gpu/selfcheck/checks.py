@@ -14,7 +14,13 @@ from gpu.selfcheck.devices import every_kind
 from gpu.selfcheck.environment import versions
 from gpu.selfcheck.host import Form
 from gpu.selfcheck.models import choose_subject, tiny_config, write_random_model
-from gpu.selfcheck.numerics import captured_form, greedy_speculation, logits_parity, untouched_memory
+from gpu.selfcheck.numerics import (
+    captured_form,
+    greedy_speculation,
+    logits_parity,
+    several_prompts,
+    untouched_memory,
+)
 from gpu.selfcheck.outcome import NamedCheck
 from gpu.selfcheck.timing import replay_against_eager
 
@@ -43,6 +49,7 @@ def program_checks(device: str, folder: pathlib.Path) -> Sequence[NamedCheck]:
         NamedCheck("logits against the reference", run(logits_parity, tiny, served)),
         NamedCheck("greedy speculation is plain decoding", run(greedy_speculation, subject, served, tokens)),
         NamedCheck("poisoned buffers", run(untouched_memory, subject, served)),
+        NamedCheck("several prompts in one program", run(several_prompts, subject, served)),
         NamedCheck("captured form is the eager form", run(captured_form, subject, served, tokens // 2)),
         NamedCheck("every kind of program runs", run(every_kind, subject, device)),
         NamedCheck("row allocation against the reference", run(allocation_parity, place, _ALLOCATIONS[device])),

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 
 from gpu import create_device
+from gpu.capacity import MixedSizes
 from gpu.device import Device, Frame, FrameLane, FrameResult
 from gpu.selfcheck.host import GREEDY
 from gpu.selfcheck.models import Subject
@@ -33,6 +34,7 @@ def every_kind(subject: Subject, device_name: str) -> str:
         speculative_token_capacity=16,
         allocation="host" if subject.head is None else "device",
         mixed=True,
+        mixed_sizes=MixedSizes(prompt_rows=2),
         snapshot_rows=4,
     )
     try:
@@ -108,8 +110,11 @@ def _run_all(frames: FrameDriver) -> None:
             frames.run(frames.shape(GraphKind.SNAPSHOT), FrameLane(0, 1))
     frames.open(2, _PROMPT)
     frames.run(frames.shape(GraphKind.SCORED_PREFILL), FrameLane(2, len(_PROMPT)))
-    frames.open(3, [3, *_PROMPT])
-    frames.run(frames.shape(GraphKind.MIXED, 4), FrameLane(0, 1), FrameLane(3, 21), FrameLane(1, 1))
+    frames.device.close_request(2)
+    for slot in (2, 3):
+        frames.open(slot, [slot, *_PROMPT])
+    prompts = FrameLane(3, 21), FrameLane(2, 21)
+    frames.run(frames.shape(GraphKind.MIXED, 4), FrameLane(0, 1), prompts[0], FrameLane(1, 1), prompts[1])
     for shape in frames.device.shapes:
         if shape.kind is GraphKind.SPECULATIVE:
             _run_pair(frames, shape)

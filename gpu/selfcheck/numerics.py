@@ -109,6 +109,38 @@ def untouched_memory(subject: Subject, form: Form) -> str:
     return f"{len(poisoned.outputs[2])} tokens equal with {len(rows)} KV rows poisoned in {len(memories)} tensors"
 
 
+def several_prompts(subject: Subject, form: Form) -> str:
+    """Two prompts and a drafting request in one mixed program: the tokens of each are those that it gets alone."""
+    together, apart = (ProgramHost(subject.path, subject.head, form) for _ in range(2))
+    lengths = [len(text) for text in _TEXTS]
+    for host in (together, apart):
+        for slot, text in enumerate(_TEXTS):
+            host.open(slot, [byte % host.config.vocab_size for byte in text])
+        host.prefill(0, 0, 5)
+        host.prefill(2, 0, lengths[2])
+    mixed = GraphShape(
+        GraphKind.MIXED,
+        4,
+        draft_depth=DEPTH,
+        target_width=DEPTH + 1,
+        prefill_capacity=128,
+        speculation_enabled=True,
+        prompt_rows=2,
+    )
+    prompts = [np.array(together.prompts[slot], dtype=np.int64) for slot in (0, 1)]
+    drafting = _lane(together, 2, DEPTH, copies=not together.has_head)
+    together.run(mixed, LaneInput(1, prompts[1]), drafting, LaneInput(0, prompts[0][5:]))
+    apart.prefill(0, 5, lengths[0])
+    apart.prefill(1, 0, lengths[1])
+    apart.run(generating(1, DEPTH), drafting)
+    for host in (together, apart):
+        for _ in range(4):
+            host.run(generating(4, 0), *(LaneInput(slot) for slot in range(3)))
+    if together.outputs != apart.outputs:
+        raise CheckFailed("prompts that share a mixed program get other tokens than those that are read alone")
+    return f"{sum(map(len, together.outputs.values()))} tokens equal after a mixed program with two prompts"
+
+
 def captured_form(subject: Subject, form: Form, tokens: int) -> str:
     """Programs in the form that is recorded give the tokens of the eager form."""
     for depth in (0, DEPTH):

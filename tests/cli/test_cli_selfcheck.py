@@ -38,6 +38,7 @@ def test_this_machine_passes(helios):
         "logits against the reference": "passed",
         "greedy speculation is plain decoding": "passed",
         "poisoned buffers": "passed",
+        "several prompts in one program": "passed",
         "captured form is the eager form": "passed",
         "every kind of program runs": "passed",
         "row allocation against the reference": "passed",

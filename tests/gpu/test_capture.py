@@ -14,7 +14,7 @@ from op_recorder import OpRecorder
 from tiny_checkpoint import write_tiny_checkpoint
 from tiny_draft_head import write_tiny_draft_head
 
-from gpu.capacity import CatalogLimits, build_catalog
+from gpu.capacity import CatalogLimits, MixedSizes, build_catalog
 from gpu.cpu_device import CpuDevice
 from gpu.create import _program, create_context
 from gpu.cuda.inline_stream import InlineStream
@@ -37,6 +37,7 @@ CATALOG = CatalogLimits(
     allocation=Allocation.DEVICE,
     mixed_prefill=True,
     mixed_declared=True,
+    mixed_sizes=MixedSizes(prompt_rows=3),
     state_batches=(1, 4),
 )
 SHAPES = build_catalog(CATALOG)
@@ -104,17 +105,18 @@ def two_frames(driver, stream, shape, first, second):
 
 
 def play(driver, stream) -> list:
-    """Prompts, a mixed cohort, rounds of every shape, two frames in flight, a state captured and restored."""
+    """Prompts, mixed cohorts, rounds of every shape, two frames in flight, a state captured and restored."""
     results = []
     for slot, (prompt, sampling) in enumerate(REQUESTS):
         driver.open(slot, prompt, 90, sampling)
         if slot == 1:
             results.append(driver.run(prefill(64, scored=True), (slot, 9)))
             results.append(driver.run(prefill(64, scored=True), (slot, len(prompt) - 9)))
-        elif slot != 3:
+        elif slot == 0:
             results.append(driver.run(prefill(64), (slot, len(prompt))))
     mixed = shape_of(GraphKind.MIXED, 4, DEPTH)
-    results.append(driver.run(mixed, (0, 2), (3, len(REQUESTS[3][0])), (2, 1)))
+    results.append(driver.run(mixed, (3, len(REQUESTS[3][0]) - 4), (0, 2), (2, len(REQUESTS[2][0]))))
+    results.append(driver.run(mixed, (0, 2), (3, 4), (2, 1)))
     for shape in SHAPES:
         if shape.kind is GraphKind.SPECULATIVE:
             rows = min(shape.lane_width, shape.target_rows // min(4, shape.batch_capacity))
@@ -209,7 +211,7 @@ def inputs_of(shape, turn: int) -> list:
     lanes = [LaneInput(turn, rows=min(1 + turn, shape.lane_width))]
     if turn and shape.batch_capacity > 1:
         lanes.append(LaneInput(0, rows=shape.lane_width, copies=np.array([1, 2, 3])))
-    return [*lanes, prompt] if shape.kind is GraphKind.MIXED and turn else lanes
+    return [prompt, *lanes, LaneInput(3, np.arange(6))] if shape.kind is GraphKind.MIXED and turn else lanes
 
 
 def test_every_run_of_a_program_is_the_same_operations_on_the_same_addresses(graphs):

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from gpu.programs import host_rows, rows
+from gpu.programs.lanes import LaneBuffers
 from gpu.selfcheck import allocation, devices, models, numerics, timing
 from gpu.selfcheck.host import Form
 from gpu.selfcheck.outcome import CheckFailed, CheckSkipped, NamedCheck, Status, carry_out
@@ -65,6 +66,25 @@ def test_reading_memory_of_others_shows(random_model, monkeypatch):
     monkeypatch.setattr("gpu.programs.attention.read_rows", read_all)
     with pytest.raises(CheckFailed, match="not finite"):
         numerics.untouched_memory(subject, CAPTURED)
+
+
+@pytest.mark.parametrize("form", [EAGER, CAPTURED])
+def test_prompts_that_read_each_others_tokens_show(random_model, monkeypatch, form):
+    subject = models.Subject(random_model, None)
+    assert "two prompts" in numerics.several_prompts(subject, form)
+    stage = LaneBuffers.stage
+
+    def forgetful(self, lanes):
+        turn = stage(self, lanes)
+        for starts in (self.prompt_starts, self.host_prompt_starts):
+            starts[:] = 0
+        for copy in self._copies_in_turn:
+            copy[len(copy) - len(self.prefill_rows) - self.capacity : len(copy) - len(self.prefill_rows)] = 0
+        return turn
+
+    monkeypatch.setattr(LaneBuffers, "stage", forgetful)
+    with pytest.raises(CheckFailed, match="other tokens than those that are read alone"):
+        numerics.several_prompts(subject, form)
 
 
 @pytest.mark.parametrize(

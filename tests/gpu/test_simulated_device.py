@@ -28,6 +28,7 @@ MS = 1_000_000
 START = 1_000 * MS
 WORDS = range(10, 30)
 MIXED = GraphShape(GraphKind.MIXED, 2, prefill_capacity=16)
+SEVERAL = GraphShape(GraphKind.MIXED, 4, prefill_capacity=16, prompt_rows=2)
 
 
 class Waiter:
@@ -67,6 +68,7 @@ TIMES = {
     decode(1): lambda context: 2.0,
     decode(4): lambda context: 2.5 + context / 100,
     MIXED: lambda context: 6.0,
+    SEVERAL: lambda context: 6.5,
 }
 
 
@@ -160,6 +162,20 @@ def test_a_prompt_in_chunks_emits_at_its_end_and_beside_decoders(make):
     prompt, decoder = driver.run(MIXED, (0, 4), (1, 1)).lanes
     assert (prompt.consumed_prompt_tokens, decoder.consumed_prompt_tokens) == (4, 0)
     assert len(prompt.emitted_tokens) == len(decoder.emitted_tokens) == 1
+
+
+def test_several_prompts_ride_in_the_programs_one_time(make):
+    driver, _ = make()
+    for slot, prompt in ((0, 20), (1, 5), (2, 7)):
+        opened(driver, slot, prompt)
+    driver.run(prefill(16), (1, 5))
+    frame = driver.run(SEVERAL, (0, 9), (1, 1), (2, 7))
+    assert frame.device_ns == 6.5 * MS
+    assert [lane.consumed_prompt_tokens for lane in frame.lanes] == [9, 0, 7]
+    assert [len(lane.emitted_tokens) for lane in frame.lanes] == [0, 1, 1]
+    opened(driver, 3, 9)
+    with pytest.raises(InvalidFrame, match="takes 1 with 16"):
+        driver.submit(MIXED, (0, 4), (3, 9))
 
 
 def test_tokens_are_spread_evenly(make):
