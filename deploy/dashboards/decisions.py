@@ -118,8 +118,8 @@ def what_ran() -> list[Panel]:
         ),
         timeline(
             "Plans by reason",
-            "Completed plans in each minute by why they ran. Nearly all should be ordinary or solo_prefill; discovery "
-            "ends when every graph has run once.",
+            "Completed plans in each minute by why they ran. Nearly all should be ordinary or solo_prefill, or "
+            "token_budget under that preference; discovery ends when every graph has run once.",
             "short",
             Sql(BY_REASON),
             stacked=True,

@@ -134,10 +134,10 @@ def episodes() -> list[Panel]:
     return [
         timeline(
             "Probes per second",
-            "Executed graphs by class, without ordinary ones.",
+            "Executed graphs by class, without those that earn credit: ordinary ones and those of a token budget.",
             "short",
             ask(
-                promql.rate("flare_scheduler_executions_total", 'class!="ordinary"', by=("class",)),
+                promql.rate("flare_scheduler_executions_total", 'class!~"ordinary|token_budget"', by=("class",)),
                 "{{class}}",
             ),
             width=24,

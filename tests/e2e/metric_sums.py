@@ -134,7 +134,7 @@ def _gen_ai(sums: Sums, requests: list[dict], lanes: list[dict], runs: list[dict
 
 def _plans(sums: Sums, plans: list[dict]) -> None:
     done = [plan for plan in plans if plan["outcome"] in ("completed", "failed")]
-    for name in ("ordinary", "discovery", "timing_refresh", "acceptance_learning"):
+    for name in ("ordinary", "discovery", "timing_refresh", "acceptance_learning", "token_budget"):
         own = [plan for plan in done if plan["reason"].replace("solo_prefill", "ordinary") == name]
         sums.counter("flare_scheduler_executions_total", len(own), **{"class": name})
         spent_ns = sum(plan["device_ms"] for plan in own) * 1e6

@@ -66,7 +66,8 @@ def test_a_plan_becomes_a_span_with_typed_attributes_linked_to_its_requests(stor
     expected = {
         "kind": "decode", "batch_capacity": 8, "draft_depth": 0, "target_width": 1, "target_rows": 8,
         "prefill_capacity": 0, "prompt_rows": 1, "reason": "ordinary", "fence": 1,
-        "selected_cost_ms": 20.0, "observation_age_ms": 7.0, "exploration_credit_ms": 0.0, "value_rate": 3.5, "log_scale": 0.5, "policy_version": 1, "queue_depth": 3,
+        "selected_cost_ms": 20.0, "observation_age_ms": 7.0,
+        "exploration_credit_ms": 0.0, "value_rate": 3.5, "log_scale": 0.5, "policy_version": 1, "queue_depth": 3,
     }  # fmt: skip
     for name, value in expected.items():
         item = found[f"helios.plan.{name}"]
