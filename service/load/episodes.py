@@ -39,8 +39,9 @@ STYLES = (
     Style(prompts=(600, 1900)),
     Style(draft_depth=5, source=COPY, hit_rate=0.78, probe="acceptance_learning"),
     Style(mixed=True, prompts=(20, 160)),
-    Style(draft_depth=2, source=LEARNED, hit_rate=0.55, probe="timing_refresh"),
+    Style(draft_depth=2, source=LEARNED, hit_rate=0.55),
 )
+"""A probe in one of eight is what both ledgers can pay for."""
 PROBE_STEP = 50
 
 
@@ -151,7 +152,9 @@ class _Maker:
         self.now_us = published_us + GAP_US
 
     def _shape(self, prompt: Request | None, decoding: list[Request]) -> Row:
-        batch = 1 << max(0, len(decoding) - 1).bit_length()
+        # A mixed graph has a row for its prompt, too.
+        lanes = len(decoding) + (prompt is not None and bool(decoding))
+        batch = 1 << max(0, lanes - 1).bit_length()
         if prompt is None:
             depth = self.style.draft_depth
             return graph("speculative" if depth else "decode", batch, depth)

@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from scheduler.policy import PolicyConfig
 from service.load import million_sql
 from service.load.episodes import PLANS, STYLES, Row, episode
+from service.load.million_ledgers import Ledgers, charge
 from service.store.database import open_database, upgrade
 from service.store.tables import engine_runs, policy_applications, policy_attempts, policy_versions, trace_gaps
 
@@ -34,7 +35,6 @@ OUTLIER_STEP = 97
 MODEL = "smollm2-135m-instruct"
 _MICROSECOND = dt.timedelta(microseconds=1)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_TIMING_ALPHA, _ACCEPTANCE_ALPHA = 0.0025, 0.004
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,17 +49,6 @@ class Made:
     slow_request: tuple[str, str]
     first_at: dt.datetime
     last_at: dt.datetime
-
-
-@dataclasses.dataclass(slots=True)
-class _Ledgers:
-    """The ledgers as an episode begins."""
-
-    ordinary_ms: float = 0.0
-    timing_credit_ms: float = 0.0
-    timing_spent_ms: float = 0.0
-    acceptance_credit_ms: float = 0.0
-    acceptance_spent_ms: float = 0.0
 
 
 def fill_store(url: str, now: dt.datetime, plans: int = MILLION) -> Made:
@@ -103,7 +92,7 @@ def _blocks(count: int, now_us: int) -> list[Row]:
     for number in range(count):
         second = number >= early
         if number in (0, early):
-            ledgers = _Ledgers()
+            ledgers = Ledgers()
         pace = 1.0 if number == outlier else _pace(number, count, random_)
         style = 0 if number == outlier else number % len(STYLES)
         start_us = begun_us + round((number * EPISODE_S + DOWN_S * second) * 1e6)
@@ -124,7 +113,7 @@ def _blocks(count: int, now_us: int) -> list[Row]:
                 "outlier_us": round(OUTLIER_MS * 1000) if number == outlier else 0,
                 "wait_us": random_.randrange(400_000, 4_000_000) if number % 97 == 0 else 0,
                 "finish": "abort" if number % 211 == 7 else "error" if number % 457 == 11 else "",
-                **_charge(ledgers, style, pace),
+                **charge(ledgers, STYLES[style].probe, pace),
             }
         )
     _end_now(blocks[-1], now_us)
@@ -139,21 +128,6 @@ def _pace(number: int, count: int, random_: random.Random) -> float:
     """Slower at the busy time of day; the longest episode then takes 9 s of its 9.36."""
     day = 0.5 - 0.5 * math.cos(2 * math.pi * (number / count * 26) / 24)
     return 0.9 + 0.9 * day + random_.uniform(0.0, 0.4)
-
-
-def _charge(ledgers: _Ledgers, style: int, pace: float) -> Row:
-    """The ledgers before an episode, as columns; then it earns and spends."""
-    before = {f"{name}0": value for name, value in dataclasses.asdict(ledgers).items()}
-    earned = 3200.0 * pace
-    spent = 35.0 * pace
-    ledgers.ordinary_ms += earned
-    ledgers.timing_credit_ms += _TIMING_ALPHA * earned
-    ledgers.acceptance_credit_ms += _ACCEPTANCE_ALPHA * earned
-    if STYLES[style].probe == "timing_refresh":
-        ledgers.timing_credit_ms, ledgers.timing_spent_ms = 0.0, ledgers.timing_spent_ms + spent
-    if STYLES[style].probe == "acceptance_learning":
-        ledgers.acceptance_credit_ms, ledgers.acceptance_spent_ms = 0.0, ledgers.acceptance_spent_ms + spent
-    return before
 
 
 def _end_now(block: Row, now_us: int) -> None:

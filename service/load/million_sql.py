@@ -13,6 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from service.load.episodes import PLANS, Episode, Row
+from service.load.million_ledgers import FULL_MS, ledger_columns
 from service.store.buckets import DEVICE_BOUNDS_MS, DEVICE_BUCKETS
 from service.store.engines import writing_connection
 from service.store.partitions import add_day, has_days, utc_day
@@ -176,9 +177,6 @@ class _Sql:
         device = f"(t.cost_ms * b.pace * {noise} + {outlier})"
         completed = f"({committed} + {BEGINS_US} + {self.whole(f'1000 * {device}')})"
         cost = "(t.cost_ms * b.cost)"
-        after = "t.step > 50 AND t.template IN ({})"
-        timing, learning = after.format("2, 7"), after.format("5")
-        earned = "t.step * 32.0 * b.pace"
         own = (
             *SHAPE_COLUMNS, "reason", "token_value", "delivery_value", "wait_cost", "active_rows", "active_decoders",
             "logical_rows", "observation_age_ms", "margin", "candidates", "plan_us", "prompt_tokens", "output_tokens",
@@ -200,13 +198,8 @@ class _Sql:
             "score_horizon_ms": cost,
             "selected_cost_ms": cost,
             "cost_state": "CASE WHEN t.reason = 'timing_refresh' THEN 'stale' ELSE 'fresh' END",
-            "exploration_credit_ms": "CASE WHEN t.reason <> 'ordinary' THEN 35.0 * b.pace ELSE 0 END",
-            "timing_credit_ms": f"CASE WHEN {timing} THEN 0 ELSE b.timing_credit_ms0 END + 0.0025 * {earned}",
-            "timing_spent_ms": f"b.timing_spent_ms0 + CASE WHEN {timing} THEN 35.0 * b.pace ELSE 0 END",
-            "acceptance_credit_ms": f"CASE WHEN {learning} THEN 0 ELSE b.acceptance_credit_ms0 END + 0.004 * {earned}",
-            "acceptance_spent_ms": f"b.acceptance_spent_ms0 + CASE WHEN {learning} THEN 35.0 * b.pace ELSE 0 END",
-            "timing_ordinary_ms": f"b.ordinary_ms0 + {earned}",
-            "acceptance_ordinary_ms": f"b.ordinary_ms0 + {earned}",
+            "exploration_credit_ms": f"CASE WHEN t.reason <> 'ordinary' THEN {FULL_MS} ELSE 0 END",
+            **ledger_columns("LEAST" if self.postgresql else "MIN"),
             "discovery_ms": "612.5",
             "queue_depth": "t.step % 2",
             "frame_slot": "t.step % 2",
@@ -276,7 +269,7 @@ class _Sql:
             "request_id": self.request("t.request_no"),
             "model": "'smollm2-135m-instruct'",
             "arrived_at": self.time(arrived),
-            "admitted_at": self.time(f"({committed} - 150)"),
+            "admitted_at": self.time(f"{'GREATEST' if self.postgresql else 'MAX'}({arrived}, {committed} - 150)"),
             "first_output_at": self.time(first),
             "finished_at": self.time(f"({last} + 50)"),
             **{name: f"t.{name}" for name in own},

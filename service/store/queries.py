@@ -23,12 +23,10 @@ from service.store.episode import episode_of
 from service.store.partitions import day_of
 from service.store.tables import (
     engine_runs,
-    journal_offsets,
     plan_alternatives,
     plan_lanes,
     plans,
     requests,
-    trace_gaps,
 )
 from service.store.types import by_bytes
 
@@ -66,18 +64,6 @@ class PlanDetail:
     lanes: list[Row]
     alternatives: list[Row]
     episode: Row | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class TraceHealth:
-    """How far the recorder is. `gaps`: the newest 100 of `gap_count`; `offsets`: one per journal and sink."""
-
-    newest_run: Row | None
-    last_committed_at: dt.datetime | None
-    in_flight: int
-    gap_count: int
-    gaps: list[Row]
-    offsets: list[Row]
 
 
 def list_plans(
@@ -187,22 +173,6 @@ def list_runs(bind: Bind, *, limit: int | str = 100) -> list[Row]:
     return _rows(bind, sa.select(engine_runs).order_by(*order).limit(filters.limit_filter(limit)))
 
 
-def trace_health(bind: Bind) -> TraceHealth:
-    """How far the recorder is and what is missing."""
-    with read_transaction(bind) as connection:
-        runs = list_runs(connection, limit=1)
-        return TraceHealth(
-            newest_run=runs[0] if runs else None,
-            last_committed_at=connection.execute(sa.select(sa.func.max(plans.c.committed_at))).scalar(),
-            in_flight=_count(connection, sa.select(sa.func.count()).where(plans.c.outcome == "in_flight")),
-            gap_count=_count(connection, sa.select(sa.func.count()).select_from(trace_gaps)),
-            gaps=_rows(connection, sa.select(trace_gaps).order_by(trace_gaps.c.id.desc()).limit(100)),
-            offsets=_rows(
-                connection, sa.select(journal_offsets).order_by(journal_offsets.c.journal_id, journal_offsets.c.sink)
-            ),
-        )
-
-
 def _within(
     query: sa.Select[*tuple[Any, ...]], column: sa.ColumnClause[Any], since: Time, until: Time
 ) -> sa.Select[*tuple[Any, ...]]:
@@ -234,10 +204,6 @@ def _rows(bind: Bind, query: sa.Select[*tuple[Any, ...]]) -> list[Row]:
     """The query's rows as dicts. Raises StoreError."""
     with read_transaction(bind) as connection:
         return [dict(row) for row in connection.execute(query).mappings()]
-
-
-def _count(connection: sa.Connection, query: sa.Select[int]) -> int:
-    return connection.execute(query).scalar_one()
 
 
 def _page(rows: Sequence[Row], size: int, cursor_of: Any) -> Page:

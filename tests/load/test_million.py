@@ -11,10 +11,20 @@ import pytest
 import sqlalchemy as sa
 from plain_minutes import assert_minutes_equal_plans
 
+from scheduler.ledgers import ACCEPTANCE_DENOMINATOR, CAP_NS, TIMING_DENOMINATOR
+from scheduler.shapes import Allocation, GraphKind, GraphShape
 from service.load.million import OUTLIER_MS, Made, fill_store
 from service.store.engines import open_database, read_transaction
-from service.store.queries import get_plan, trace_health
-from service.store.tables import engine_runs, plan_lanes, plans, policy_applications, requests
+from service.store.queries import get_plan
+from service.store.tables import (
+    SHAPE_COLUMNS,
+    engine_runs,
+    plan_lanes,
+    plans,
+    policy_applications,
+    requests,
+    trace_gaps,
+)
 
 PLANS = 3200
 NOW = dt.datetime(2026, 3, 1, 0, 2, tzinfo=dt.UTC)
@@ -58,7 +68,7 @@ def test_it_holds_what_it_says(made: tuple[sa.Engine, Made]) -> None:
     newest = max(stored, key=lambda row: row["committed_at"])
     assert (newest["run_id"], newest["fence"], newest["outcome"]) == (*found.newest, "in_flight")
     assert dt.timedelta() < NOW - newest["committed_at"] < dt.timedelta(seconds=1)
-    assert trace_health(engine).gap_count == 1
+    assert len(rows(engine, trace_gaps)) == 1
     assert {row["kind"] for row in stored} == {"prefill", "decode", "speculative", "mixed"}
     assert len({row["reason"] for row in stored}) == 4
     detail = get_plan(engine, *found.newest)
@@ -81,6 +91,35 @@ def test_plans_of_a_run_follow_each_other_and_never_overlap(made: tuple[sa.Engin
             assert before["policy_version"] <= row["policy_version"]
         for row in own[:-1]:
             assert row["completed_ns"] - row["started_ns"] == pytest.approx(row["device_ms"] * 1e6, abs=2000)
+
+
+def test_every_graph_is_one_that_the_scheduler_could_run(made: tuple[sa.Engine, Made]) -> None:
+    for row in rows(made[0], plans):
+        shape = {name: row[name] for name in SHAPE_COLUMNS}
+        kind = GraphKind(shape["kind"])
+        GraphShape(**shape | {"kind": kind, "allocation": Allocation(shape["allocation"])})
+        assert row["active_rows"] <= row["batch_capacity"]
+        assert kind is not GraphKind.MIXED or row["active_rows"] >= 2
+
+
+def test_probes_are_paid_for_as_the_ledgers_allow(made: tuple[sa.Engine, Made]) -> None:
+    engine, found = made
+    stored = sorted(rows(engine, plans), key=lambda row: row["fence"])
+    full_ms = CAP_NS / 1e6
+    for ledger, reason, denominator in (
+        ("timing", "timing_refresh", TIMING_DENOMINATOR),
+        ("acceptance", "acceptance_learning", ACCEPTANCE_DENOMINATOR),
+    ):
+        credit, spent, ordinary = (f"{ledger}_{name}_ms" for name in ("credit", "spent", "ordinary"))
+        for run in found.run_ids:
+            own = [row for row in stored if row["run_id"] == run]
+            charges = [after[spent] - before[spent] for before, after in itertools.pairwise(own)]
+            assert [charge > 0 for charge in charges] == [row["reason"] == reason for row in own[:-1]]
+            assert all(row[spent] <= row[ordinary] / denominator + max(charges) + 1e-6 for row in own)
+            assert all(row[credit] <= full_ms + 1e-6 for row in own)
+            probes = [row[credit] for row in own if row["reason"] == reason]
+            assert probes == pytest.approx([full_ms] * len(probes))
+            assert probes
 
 
 def test_lanes_belong_to_their_plans_and_requests(made: tuple[sa.Engine, Made]) -> None:
