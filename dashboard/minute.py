@@ -10,17 +10,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from dashboard.queries.last_minute import MINUTE, Waiting, first_outputs, plan_groups, waiting_requests
+from dashboard.queries.latencies import slowest_starts
+from dashboard.span import EARLIEST
 from service.store.engines import read_transaction
-from service.store.tables import engine_runs, plan_lanes, plans, requests
+from service.store.tables import engine_runs, plan_lanes, plans
 
-SPAN = dt.timedelta(minutes=1)
-# Requests that arrived earlier than this and have ended are not looked for: there is no index by first output.
-LONGEST_START = dt.timedelta(minutes=10)
-MAX_REQUESTS = 5000
-_COLUMNS = tuple(
-    requests.c[name]
-    for name in ("run_id", "request_id", "arrived_at", "first_output_at", "finished_at", "prompt_tokens", "tokenize_ms")
-)
+MILLISECOND = dt.timedelta(milliseconds=1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,34 +65,20 @@ def percentile(sorted_values: Sequence[float], share: float) -> float:
 
 def read_minute(engine: sa.Engine, now: dt.datetime) -> Minute:
     """The minute before `now`. Raises StoreError."""
-    since = now - SPAN
     with read_transaction(engine) as connection:
-        groups = _groups(connection, since)
-        started = _started(connection, since)
-        slowest = max(started, key=_start_ms, default=None)
-        waiting, oldest = _waiting(connection)
+        groups = plan_groups(connection, now)
+        started = first_outputs(connection, now)
+        slowest = slowest_starts(connection, started, EARLIEST, now + MINUTE, 1)
+        waiting = _waiting(connection)
         return Minute(
             kinds=_kinds(groups),
             reasons=_sums(groups, "reason"),
             versions=sorted({group["policy_version"] for group in groups}),
-            starts_ms=sorted(_start_ms(row) for row in started),
-            slowest=None if slowest is None else _slow_start(connection, slowest),
-            waiting=waiting,
-            oldest_wait_ms=None if oldest is None else max(0.0, (now - oldest).total_seconds() * 1e3),
+            starts_ms=sorted(float(start) for start in started.start_ms),
+            slowest=_slow_start(connection, slowest[0]) if slowest else None,
+            waiting=waiting.count,
+            oldest_wait_ms=None if waiting.oldest_at is None else max(0.0, (now - waiting.oldest_at) / MILLISECOND),
         )
-
-
-def _groups(connection: sa.Connection, since: dt.datetime) -> list[dict[str, Any]]:
-    keys = (plans.c.kind, plans.c.reason, plans.c.policy_version)
-    query = sa.select(
-        *keys,
-        sa.func.count().label("plans"),
-        sa.func.sum(plans.c.device_ms).label("busy_ms"),
-        sa.func.sum(plans.c.prompt_tokens).label("prompt_tokens"),
-        sa.func.sum(plans.c.output_tokens).label("output_tokens"),
-    )
-    query = query.where(plans.c.committed_at >= since).group_by(*keys)
-    return [dict(row) for row in connection.execute(query).mappings()]
 
 
 def _kinds(groups: Sequence[dict[str, Any]]) -> list[KindShare]:
@@ -105,9 +87,9 @@ def _kinds(groups: Sequence[dict[str, Any]]) -> list[KindShare]:
         KindShare(
             kind,
             plans=sum(group["plans"] for group in groups if group["kind"] == kind),
-            busy_ms=sum(float(group["busy_ms"] or 0) for group in groups if group["kind"] == kind),
-            prompt_tokens=sum(int(group["prompt_tokens"]) for group in groups if group["kind"] == kind),
-            output_tokens=sum(int(group["output_tokens"]) for group in groups if group["kind"] == kind),
+            busy_ms=sum(group["busy_ms"] for group in groups if group["kind"] == kind),
+            prompt_tokens=sum(group["prompt_tokens"] for group in groups if group["kind"] == kind),
+            output_tokens=sum(group["output_tokens"] for group in groups if group["kind"] == kind),
         )
         for kind in kinds
     ]
@@ -121,23 +103,6 @@ def _sums(groups: Sequence[dict[str, Any]], key: str) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda entry: -entry[1]))
 
 
-def _started(connection: sa.Connection, since: dt.datetime) -> list[dict[str, Any]]:
-    """Requests whose first output came since then."""
-    fresh = requests.c.first_output_at >= since
-    recent = sa.select(*_COLUMNS).where(fresh, requests.c.arrived_at >= since - LONGEST_START)
-    running = sa.select(*_COLUMNS).where(fresh, requests.c.finished_at.is_(None))
-    found = {
-        (row["run_id"], row["request_id"]): dict(row)
-        for query in (recent.order_by(requests.c.arrived_at.desc()), running)
-        for row in connection.execute(query.limit(MAX_REQUESTS)).mappings()
-    }
-    return list(found.values())
-
-
-def _start_ms(row: dict[str, Any]) -> float:
-    return float((row["first_output_at"] - row["arrived_at"]).total_seconds()) * 1e3
-
-
 def _slow_start(connection: sa.Connection, row: dict[str, Any]) -> SlowStart:
     lanes = plan_lanes.c
     first_fence = (
@@ -149,26 +114,16 @@ def _slow_start(connection: sa.Connection, row: dict[str, Any]) -> SlowStart:
     begun = connection.execute(query).scalar()
     return SlowStart(
         request_id=row["request_id"],
-        start_ms=_start_ms(row),
-        queue_ms=None if begun is None else max(0.0, (begun - row["arrived_at"]).total_seconds() * 1e3),
+        start_ms=row["start_ms"],
+        queue_ms=None if begun is None else max(0.0, (begun - row["arrived_at"]) / MILLISECOND),
         tokenize_ms=row["tokenize_ms"],
         prompt_tokens=row["prompt_tokens"],
         finished=row["finished_at"] is not None,
     )
 
 
-def _waiting(connection: sa.Connection) -> tuple[int, dt.datetime | None]:
-    """How many requests of the running engine have been in no graph, and when the oldest arrived."""
+def _waiting(connection: sa.Connection) -> Waiting:
+    """The requests of the running engine that have been in no graph."""
     newest = sa.select(engine_runs.c.run_id, engine_runs.c.ended_at).order_by(engine_runs.c.started_at.desc()).limit(1)
     run = connection.execute(newest).one_or_none()
-    if run is None or run.ended_at is not None:
-        return 0, None
-    lanes = plan_lanes.c
-    # The empty text keeps SQLite from its first thought, to look through all lanes of the run by their primary key.
-    lane = (lanes.request_id == requests.c.request_id, lanes.run_id.concat("") == requests.c.run_id)
-    served = sa.exists().where(*lane)
-    query = sa.select(sa.func.count(), sa.func.min(requests.c.arrived_at)).where(
-        requests.c.run_id == run.run_id, requests.c.finished_at.is_(None), sa.not_(served)
-    )
-    count, oldest = connection.execute(query).one()
-    return int(count), oldest
+    return Waiting() if run is None or run.ended_at is not None else waiting_requests(connection, run.run_id)

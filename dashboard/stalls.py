@@ -49,7 +49,7 @@ def _begin(life: Life, found: Meanwhile) -> str:
 
 def cause(life: Life, found: Meanwhile) -> str:
     """What ran in a wait and why that came first."""
-    idle_ms = found.wait.ms - found.busy_ms
+    idle_ms = found.idle_ms
     not_taken = _not_taken(life, found)
     if not found.groups:
         return not_taken or "no other plan that is stored ran meanwhile"

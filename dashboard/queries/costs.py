@@ -8,6 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from dashboard.queries.driver_rows import driver_rows
 from dashboard.queries.runs import offered_runs, run_begun_before
 from dashboard.score import Row
 from dashboard.span import Span
@@ -59,8 +60,9 @@ def read_costs(engine: sa.Engine, span: Span, run: str | None) -> Costs:
             return Costs(catalog, None, offered_runs(connection, None), 0, 0)
         chosen = run_begun_before(connection, span.until, catalog.run_id)
         known = offered_runs(connection, chosen)
-        ratios = _ratios(connection, span, catalog.run_id)
         completed = sum(row["plans"] for row in catalog.rows)
+        # A run that completed nothing in this time would be looked for among all plans of the span.
+        ratios = _ratios(connection, span, catalog.run_id) if completed else {}
     nothing = {"median_ratio": None, "p90_ratio": None, "compared": 0}
     rows = [{**row, **ratios.get(row["shape"], nothing)} for row in catalog.rows]
     compared = sum(row["compared"] for row in rows)
@@ -68,10 +70,13 @@ def read_costs(engine: sa.Engine, span: Span, run: str | None) -> Costs:
 
 
 def _ratios(connection: sa.Connection, span: Span, run_id: str) -> dict[str, Row]:
-    """By label, the median and the 90th percentile (nearest rank) of observed over predicted."""
+    """By label, the median and the 90th percentile (nearest rank) of observed over predicted.
+
+    Ranked here: window functions take the database longer than reading the MAX_COMPARED rows.
+    """
     p = plans.c
     newest = (
-        sa.select(*(p[name] for name in SHAPE_COLUMNS), (p.device_ms / p.selected_cost_ms).label("ratio"))
+        sa.select(*(p[name] for name in SHAPE_COLUMNS), p.device_ms / p.selected_cost_ms)
         .where(
             p.committed_at >= span.since,
             p.committed_at < span.until,
@@ -82,30 +87,23 @@ def _ratios(connection: sa.Connection, span: Span, run_id: str) -> dict[str, Row
         )
         .order_by(p.committed_at.desc(), p.run_id.desc(), p.fence.desc())
         .limit(MAX_COMPARED)
-        .subquery()
     )
-    shape = [newest.c[name] for name in SHAPE_COLUMNS]
-    ranked = sa.select(
-        *shape,
-        newest.c.ratio,
-        sa.func.row_number().over(partition_by=shape, order_by=newest.c.ratio).label("place"),
-        sa.func.count().over(partition_by=shape).label("compared"),
-    ).subquery()
-    names = [ranked.c[name] for name in SHAPE_COLUMNS]
-    # Whole-number ranks without a rounding that the two databases do differently: the first place at or above them.
-    query = sa.select(
-        *names,
-        sa.func.max(ranked.c.compared).label("compared"),
-        *(
-            sa.func.min(sa.case((ranked.c.place * scale >= ranked.c.compared * share, ranked.c.ratio))).label(name)
-            for name, share, scale in (("median_ratio", 1, 2), ("p90_ratio", 9, 10))
-        ),
-    ).group_by(*names)
-    found: dict[str, Row] = {}
-    for row in connection.execute(query).mappings():
-        ratios = {name: row[name] for name in ("median_ratio", "p90_ratio")}
-        found[graph_label(dict(row))] = {**ratios, "compared": int(row["compared"])}
-    return found
+    by_shape: dict[tuple[Any, ...], list[float]] = {}
+    for *shape, ratio in driver_rows(connection, newest):
+        by_shape.setdefault(tuple(shape), []).append(ratio)
+    return {
+        graph_label(dict(zip(SHAPE_COLUMNS, shape, strict=True))): {
+            "median_ratio": _ranked(ratios, 50),
+            "p90_ratio": _ranked(ratios, 90),
+            "compared": len(ratios),
+        }
+        for shape, ratios in by_shape.items()
+    }
+
+
+def _ranked(values: list[float], percent: int) -> float:
+    """The nearest-rank percentile: the smallest value that at least so many percent do not exceed."""
+    return sorted(values)[-(-len(values) * percent // 100) - 1]
 
 
 def read_drift(engine: sa.Engine, span: Span, run_id: str, shape: Row) -> Drift:

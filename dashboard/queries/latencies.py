@@ -1,13 +1,13 @@
 """How long requests took, many at a time: read once as plain columns, ranked here.
 
-A window function in SQL takes ten times as long for the same ranks, and a second read for each other question. The
-rows are the driver's own: making SQLAlchemy's of them takes as long as reading them.
+A window function in SQL takes ten times as long for the same ranks, and a second read for each other question.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import datetime as dt
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,11 +15,14 @@ import numpy as np
 import numpy.typing as npt
 import sqlalchemy as sa
 
+from dashboard.queries.driver_rows import driver_rows
+from service.store.epoch import epoch_s
 from service.store.tables import requests
 
 Floats = npt.NDArray[np.float64]
 HALF, MOST = 50, 99
 _NOT_A_TIME = "NaT"
+_SECOND, _MILLISECOND = dt.timedelta(seconds=1), dt.timedelta(milliseconds=1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ def read_latencies(connection: sa.Connection, where: Sequence[sa.ColumnElement[b
     columns = requests.c
     others = (columns.decode_ms, columns.output_tokens, columns.finish_reason)
     query = sa.select(*_times(connection), *others).where(*where)
-    rows = _driver_rows(connection, query.order_by(columns.arrived_at.desc()).limit(limit + 1))
+    rows = driver_rows(connection, query.order_by(columns.arrived_at.desc()).limit(limit + 1))
     arrivals, firsts, decode_ms, tokens, finishes = zip(*rows[:limit], strict=True) if rows else ((),) * 5
     arrived_s, start_ms = _elapsed(connection, arrivals, firsts)
     return Latencies(
@@ -64,10 +67,35 @@ def read_latencies(connection: sa.Connection, where: Sequence[sa.ColumnElement[b
     )
 
 
-def _driver_rows(connection: sa.Connection, query: sa.Select[Any]) -> Sequence[tuple[Any, ...]]:
-    """What the driver gives for a query, without SQLAlchemy's conversions."""
-    cursor = connection.execute(query).cursor
-    return [] if cursor is None else cursor.fetchall()
+def joined(one: Latencies, other: Latencies) -> Latencies:
+    """Both, the first ones in front."""
+    return Latencies(
+        arrived_s=np.concatenate([one.arrived_s, other.arrived_s]),
+        start_ms=np.concatenate([one.start_ms, other.start_ms]),
+        between_ms=np.concatenate([one.between_ms, other.between_ms]),
+        finishes=one.finishes + other.finishes,
+        capped=one.capped or other.capped,
+    )
+
+
+def slowest_starts(
+    connection: sa.Connection, found: Latencies, since: dt.datetime, until: dt.datetime, count: int
+) -> list[dict[str, Any]]:
+    """The rows of those with the longest time to the first output, with it as `start_ms`; arrived since, before until.
+
+    They are looked for in the seconds in which such requests arrived, one after the other: each is a few rows of the
+    index by arrival.
+    """
+    at = requests.c.arrived_at
+    rows: list[dict[str, Any]] = []
+    for second in {int(found.arrived_s[index]) for index in largest(found.start_ms, count)}:
+        begin = dt.datetime.fromtimestamp(second, dt.UTC)
+        then = (at >= max(begin, since), at < min(begin + _SECOND, until))
+        query = sa.select(requests).where(*then, requests.c.first_output_at.is_not(None))
+        rows += (dict(row) for row in connection.execute(query).mappings())
+    for row in rows:
+        row["start_ms"] = (row["first_output_at"] - row["arrived_at"]) / _MILLISECOND
+    return sorted(rows, key=lambda row: (-row["start_ms"], row["run_id"], row["request_id"]))[:count]
 
 
 def percentiles(values: Floats) -> Percentiles:
@@ -99,8 +127,7 @@ def _times(connection: sa.Connection) -> list[sa.ColumnElement[Any]]:
     """Arrival and first output: as seconds on PostgreSQL, as text on SQLite, which is slow at making objects of it."""
     arrived, first = requests.c.arrived_at, requests.c.first_output_at
     if connection.dialect.name == "postgresql":
-        seconds = sa.cast(sa.func.floor(sa.extract("epoch", arrived)), sa.BigInteger)
-        return [seconds, sa.cast(sa.extract("epoch", first - arrived) * 1000, sa.Float)]
+        return [epoch_s(connection, arrived), sa.cast(sa.extract("epoch", first - arrived) * 1000, sa.Float)]
     return [sa.type_coerce(arrived, sa.Text), sa.type_coerce(first, sa.Text)]
 
 

@@ -67,6 +67,11 @@ class Meanwhile:
         """Device time of other plans inside the wait; two that overlap count twice."""
         return sum((float(group["ms"]) for group in self.groups), 0.0)
 
+    @property
+    def idle_ms(self) -> float:
+        """The rest of the wait, in which no plan ran."""
+        return max(0.0, self.wait.ms - self.busy_ms)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Life:

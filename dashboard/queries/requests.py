@@ -8,9 +8,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from dashboard.queries.timeline_filters import micros
 from dashboard.span import Span
 from service.store.engines import read_transaction
+from service.store.epoch import micros
 from service.store.queries import FINISHES, RUNNING
 from service.store.tables import engine_runs, requests
 from service.store.types import by_bytes

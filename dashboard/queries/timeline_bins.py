@@ -9,8 +9,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from dashboard.bins import Bin, Binned, Extreme, at_most, greatest, width_for
-from dashboard.queries.timeline_filters import RunRange, conditions, micros, padded, policy_periods, whole
+from dashboard.queries.timeline_filters import RunRange, conditions, padded, policy_periods, whole
 from dashboard.timeline_records import Filters, Span, from_us, to_us
+from service.store.epoch import micros
 from service.store.partitions import RECORDED_ON, UNNAMED_DAY, has_days, utc_day
 from service.store.tables import plan_minutes, plans
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from dashboard.queries.timeline_filters import micros
 from dashboard.timeline_records import Filters, Life, Lives, Served, Span, to_us
+from service.store.epoch import micros
 from service.store.partitions import same_day
 from service.store.tables import plan_lanes, plans, requests
 from service.store.types import UtcDateTime

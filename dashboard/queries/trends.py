@@ -14,10 +14,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from dashboard.queries.latencies import Latencies, Percentiles, largest, percentiles, percentiles_by, read_latencies
-from dashboard.queries.timeline_filters import epoch_s
+from dashboard.queries.latencies import Percentiles, percentiles, percentiles_by, read_latencies, slowest_starts
 from dashboard.span import Span
 from service.store.engines import read_transaction
+from service.store.epoch import epoch_s
 from service.store.tables import engine_runs, plan_minutes, policy_applications, requests, trace_gaps
 
 MAX_REQUESTS = 50_000
@@ -25,7 +25,6 @@ MOST_BUCKETS = 90
 WIDTHS_MIN = (1, 2, 5, 10, 20, 30, 60, 120, 360, 720, 1440)
 SLOWEST = 5
 MOST_CHANGES = 12
-SECOND, MILLISECOND = dt.timedelta(seconds=1), dt.timedelta(milliseconds=1)
 Row = dict[str, Any]
 
 
@@ -95,7 +94,7 @@ def read_trends(engine: sa.Engine, span: Span) -> Trends:
     with read_transaction(engine) as connection:
         sums = _sums(connection, span, width)
         found = read_latencies(connection, within, MAX_REQUESTS)
-        slowest = _slowest(connection, found, span)
+        slowest = slowest_starts(connection, found, span.since, span.until, SLOWEST)
         recorded, changes, gaps = _first_run_at(connection), _changes(connection, span), _gaps(connection, span)
     groups = found.arrived_s // _seconds(width)
     return Trends(
@@ -203,24 +202,6 @@ def _shares(sums: Sequence[Row], key: str) -> list[Share]:
         for name, own in groups.items()
     ]
     return sorted(shares, key=lambda share: (-share.busy_ms, share.name))
-
-
-def _slowest(connection: sa.Connection, found: Latencies, span: Span) -> list[Row]:
-    """The rows of those with the longest time to the first token, with it as `start_ms`.
-
-    They are looked for in the seconds in which such requests arrived, one after the other: each is a few rows of the
-    index by arrival.
-    """
-    at = requests.c.arrived_at
-    rows: list[Row] = []
-    for second in {int(found.arrived_s[index]) for index in largest(found.start_ms, SLOWEST)}:
-        since = dt.datetime.fromtimestamp(second, dt.UTC)
-        then = (at >= max(since, span.since), at < min(since + SECOND, span.until))
-        query = sa.select(requests).where(*then, requests.c.first_output_at.is_not(None))
-        rows += (dict(row) for row in connection.execute(query).mappings())
-    for row in rows:
-        row["start_ms"] = (row["first_output_at"] - row["arrived_at"]) / MILLISECOND
-    return sorted(rows, key=lambda row: (-row["start_ms"], row["run_id"], row["request_id"]))[:SLOWEST]
 
 
 def _changes(connection: sa.Connection, span: Span) -> list[Row]:

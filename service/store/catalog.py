@@ -91,14 +91,20 @@ def _run(connection: sa.Connection, run_id: str | None, until: dt.datetime | Non
     return None if found is None else dict(found)
 
 
-def _last_plan(connection: sa.Connection, run_id: str, until: dt.datetime | None) -> Row | None:
-    query = sa.select(plans.c.fence, plans.c.committed_at, plans.c.policy_version)
-    if until is None:
-        query = query.where(plans.c.run_id == run_id).order_by(plans.c.fence.desc())
-    else:
-        order = (plans.c.committed_at.desc(), plans.c.run_id.desc(), plans.c.fence.desc())
-        query = query.where(plans.c.committed_at < until, among_times(plans.c.run_id, run_id)).order_by(*order)
-    found = connection.execute(query.limit(1)).mappings().one_or_none()
+def _last_plan(connection: sa.Connection, run: Row, until: dt.datetime | None) -> Row | None:
+    """The run's newest plan, or its newest before `until`.
+
+    By its key first: the plans by time are looked through, newest first, only where the run planned after `until` and
+    so most likely shortly before it, too. A run that has planned nothing would be looked for among all plans.
+    """
+    p = plans.c
+    query = sa.select(p.fence, p.committed_at, p.policy_version)
+    newest = query.where(p.run_id == run["run_id"]).order_by(p.fence.desc()).limit(1)
+    found = connection.execute(newest).mappings().one_or_none()
+    if found is not None and until is not None and found["committed_at"] >= until:
+        in_time = (p.committed_at < until, p.committed_at >= run["started_at"], among_times(p.run_id, run["run_id"]))
+        order = (p.committed_at.desc(), p.run_id.desc(), p.fence.desc())
+        found = connection.execute(query.where(*in_time).order_by(*order).limit(1)).mappings().one_or_none()
     return None if found is None else dict(found)
 
 
@@ -106,7 +112,7 @@ def _from_checkpoint(connection: sa.Connection, run: Row, until: dt.datetime | N
     log = decision_log.c
     query = sa.select(log.blob).where(log.run_id == run["run_id"], log.is_checkpoint)
     if until is not None:
-        last = _last_plan(connection, run["run_id"], until)
+        last = _last_plan(connection, run, until)
         query = query.where(log.last_fence <= (0 if last is None else last["fence"]))
     blob = connection.execute(query.order_by(log.last_fence.desc(), log.first_call.desc()).limit(1)).scalar()
     if blob is None:
@@ -147,7 +153,7 @@ def _columns(shape: GraphShape) -> dict[str, Any]:
 
 def _from_minutes(connection: sa.Connection, run: Row, until: dt.datetime | None) -> GraphCatalog:
     """What the roll-up says of the run's last day: graphs that ran, each with the means of its last minute."""
-    run_id, last = run["run_id"], _last_plan(connection, run["run_id"], until)
+    run_id, last = run["run_id"], _last_plan(connection, run, until)
     if last is None:
         return GraphCatalog(run_id, None, "", [])
     as_of, minutes = last["committed_at"], plan_minutes.c

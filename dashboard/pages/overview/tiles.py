@@ -11,8 +11,9 @@ from dash import dcc, html
 
 from dashboard.formatting import age, count, milliseconds, percent, quantity, words
 from dashboard.markup import aria
+from dashboard.queries.last_minute import MINUTE
 from dashboard.queries.latencies import Percentiles
-from dashboard.queries.overview import MINUTE, Now
+from dashboard.queries.overview import Now
 from dashboard.routing import POLICY_PATH, REQUESTS_PATH, TIMELINE_PATH, path_with, request_path
 
 LONG_WAIT = dt.timedelta(seconds=10)

@@ -8,7 +8,8 @@ from typing import Any
 from dash import dcc, html
 
 from dashboard.formatting import count, milliseconds, words
-from dashboard.minute import SPAN, KindShare, Minute, SlowStart, percentile
+from dashboard.minute import KindShare, Minute, SlowStart, percentile
+from dashboard.queries.last_minute import MINUTE
 from dashboard.routing import timeline_path
 
 REASON_WORDS = {
@@ -61,7 +62,7 @@ def _what(kinds: list[KindShare]) -> str:
 
 
 def _share(busy_ms: float) -> str:
-    ratio = busy_ms / (SPAN.total_seconds() * 1e3)
+    ratio = busy_ms / (MINUTE.total_seconds() * 1e3)
     return f"{ratio:.0%}".replace("%", " %") if ratio >= 0.01 or ratio == 0 else "under 1 %"
 
 
