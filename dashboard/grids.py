@@ -5,6 +5,7 @@ Formatters and cell components named here live in assets/grids.js.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import dash_ag_grid as dag
@@ -14,6 +15,8 @@ from dashboard.markup import aria
 
 ROW_HEIGHT_PX = 32
 HEADER_HEIGHT_PX = 36
+SPARE_ROWS = 3
+"""Rows that are drawn above and below those in sight: each is as much work as one that is seen."""
 
 
 def text(field: str, heading: str, *, width: int = 120, tooltip: str | None = None, **extra: Any) -> dict[str, Any]:
@@ -44,9 +47,13 @@ def grid(
     *,
     height_px: int | None = None,
     row_id: str | None = None,
+    narrow: Mapping[str, int] | None = None,
     label: str,
 ) -> Any:
-    """A table; as tall as its rows without `height_px`. `row_id` is the field that identifies a row across updates."""
+    """A table; as tall as its rows without `height_px`. `row_id` is the field that identifies a row across updates.
+
+    `narrow`: fields that come first on a phone, with their widths in px there.
+    """
     options: dict[str, Any] = {
         "theme": {"function": "heliosTheme(themeQuartz)"},
         "rowHeight": ROW_HEIGHT_PX,
@@ -54,12 +61,16 @@ def grid(
         "animateRows": False,
         "suppressCellFocus": False,
         "enableCellTextSelection": True,
+        "rowBuffer": SPARE_ROWS,
         "tooltipShowDelay": 300,
         "suppressColumnVirtualisation": height_px is None,
     }
     if height_px is None:
         options["domLayout"] = "autoHeight"
-    extra = {} if row_id is None else {"getRowId": f"params.data.{row_id}"}
+    extra: dict[str, Any] = {} if row_id is None else {"getRowId": f"params.data.{row_id}"}
+    if narrow is not None:
+        options["context"] = {"narrow": [{"colId": field, "width": width} for field, width in narrow.items()]}
+        extra["eventListeners"] = {name: ["narrow(params)"] for name in ("firstDataRendered", "gridSizeChanged")}
     table = dag.AgGrid(
         id=grid_id,
         columnDefs=columns,

@@ -14,6 +14,7 @@ with a way back to the last hour; a moving one can be held, which turns it into 
 
 from __future__ import annotations
 
+import datetime as dt
 import urllib.parse
 from collections.abc import Sequence
 from typing import Any
@@ -23,11 +24,12 @@ from dash import html
 from dashboard.formatting import utc
 from dashboard.markup import aria
 from dashboard.routing import path_with
-from dashboard.span import DEFAULT, LAST, WORDS, Span
+from dashboard.span import DEFAULT, LAST, Span, last_length, last_words
 
-SHORT = {"5m": "5 min", "15m": "15 min", "1h": "1 h", "6h": "6 h", "24h": "24 h", "7d": "7 d"}
+_SHORT_UNITS = {"m": "min", "h": "h", "d": "d"}
 SPAN_FIELDS = ("last", "since", "until")
 MAX_FIELDS = 20
+NO_TIME = dt.timedelta()
 
 
 def span_picker(span: Span, path: str, search: str, *, drop: Sequence[str] = ()) -> Any:
@@ -35,12 +37,13 @@ def span_picker(span: Span, path: str, search: str, *, drop: Sequence[str] = ())
     kept = other_values(search, (*SPAN_FIELDS, *drop))
     choices = [
         _choice(
-            SHORT[last], path_with(path, **{**kept, "last": last}), drop, here=last == span.last, data={"last": last}
+            short(last), path_with(path, **{**kept, "last": last}), drop, here=last == span.last, data={"last": last}
         )
-        for last in LAST
+        for last in offered(span.last)
     ]
     return html.Div(
         [
+            *unread_note(span),
             *([] if span.last else _fixed(span, path, kept, drop)),
             html.Div(choices, className="span-choices"),
             *(_hold(span, path, kept, drop) if span.last else []),
@@ -49,6 +52,25 @@ def span_picker(span: Span, path: str, search: str, *, drop: Sequence[str] = ())
         role="group",
         **aria(label="Span of time"),
     )
+
+
+def offered(last: str | None) -> list[str]:
+    """The lengths to choose from, in order; the one in use is among them."""
+    own = [last] if last is not None and last not in LAST else []
+    return sorted([*LAST, *own], key=lambda one: last_length(one) or NO_TIME)
+
+
+def short(last: str) -> str:
+    """A length as a choice: `15 min`."""
+    return f"{last[:-1]} {_SHORT_UNITS[last[-1]]}"
+
+
+def unread_note(span: Span) -> list[Any]:
+    """Says that the address asked for a span that nobody can read, and which one is shown instead."""
+    if span.unread is None:
+        return []
+    text = f"“{span.unread}” is no span of time (last=90m, or since and until); this is {span.words}."
+    return [html.Span(text, className="span-unread bad", role="status")]
 
 
 def other_values(search: str, without: Sequence[str]) -> dict[str, str]:
@@ -70,7 +92,9 @@ def _fixed(span: Span, path: str, kept: dict[str, str], drop: Sequence[str]) -> 
 
 def _hold(span: Span, path: str, kept: dict[str, str], drop: Sequence[str]) -> list[Any]:
     fixed = Span(span.since.replace(microsecond=0), span.until.replace(microsecond=0)).query
-    title = f"Keep the times of the {WORDS[span.last or DEFAULT]} shown in the address, to send them to a colleague"
+    title = (
+        f"Keep the times of the {last_words(span.last or DEFAULT)} shown in the address, to send them to a colleague"
+    )
     return [_choice("Hold", path_with(path, **{**kept, **fixed}), drop, data=fixed, kind="span-leave", title=title)]
 
 

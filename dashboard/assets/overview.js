@@ -7,6 +7,27 @@
     // A tab that nobody sees asks nothing; the next question waits for the last answer.
     helios.askWhileSeen = (tick, busy) => (busy || document.hidden ? window.dash_clientside.no_update : tick);
 
+    // What the keyboard is on may be drawn anew under it: the same link in its place gets the focus.
+    const AREAS = "#overview-verdict, #overview-tiles, #overview-details", STOPS = "a[href], button, summary";
+    let held = null;
+    const stopsOf = (area) => Array.from(area ? area.querySelectorAll(STOPS) : []);
+    document.addEventListener("focusin", function (event) {
+        const stop = event.target, area = stop.closest(AREAS);
+        held = area && { stop: stop, area: area.id, at: stopsOf(area).indexOf(stop), href: stop.getAttribute("href") };
+    });
+    document.addEventListener("focusout", function (event) {
+        // A stop that was taken out of the page did not lose the focus to anything that a person chose.
+        setTimeout(() => held && held.stop === event.target && event.target.isConnected && (held = null), 0);
+    });
+    new MutationObserver(function () {
+        if (!held || held.stop.isConnected) return;
+        const stops = stopsOf(document.getElementById(held.area)), there = stops[held.at];
+        const same = (stop) => stop && stop.getAttribute("href") === held.href;
+        const next = same(there) ? there : stops.find(same) || there;
+        held = null;
+        if (next && document.activeElement === document.body) next.focus({ preventScroll: true });
+    }).observe(document.documentElement, { childList: true, subtree: true });
+
     // Dragging across a chart makes what was dragged over the span of the page, so that it can be sent and gone back from.
     helios.zoomSpan = function () {
         const same = window.dash_clientside.no_update;

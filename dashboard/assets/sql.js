@@ -177,8 +177,9 @@
         const times = all.find((option) => every(Number(option.value), isTime));
         const x = fits(all, wanted.x) ? wanted.x : (times || all[0]).value;
         const kept = wanted.y.filter((value) => fits(numbers, value));
+        // What a statement computes stands last, behind the keys that it groups by.
         const free = numbers.filter((option) => option.value !== x);
-        const y = kept.length ? kept : (free.length ? free : numbers).slice(0, 1).map((option) => option.value);
+        const y = kept.length ? kept : (free.length ? free : numbers).slice(-1).map((option) => option.value);
         fitting = every(Number(x), (value) => isNumber(value) || isTime(value)) ? "line" : "bars";
         wanted = { x: x, y: y, kind: wanted.kind };
         if (!wanted.kind) set("kind", { value: fitting });

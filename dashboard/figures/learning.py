@@ -114,7 +114,7 @@ def credit_figure(points: Sequence[Row]) -> dict[str, Any]:
 
 
 def spent_figure(points: Sequence[Row], found: Sequence[Bound]) -> dict[str, Any]:
-    """What each ledger has spent, and what its share of ordinary time and one probe allow, over time."""
+    """What each ledger has been charged, and what its share of ordinary time and one probe allow, over time."""
     at = [row["committed_at"].isoformat() for row in points]
     traces = []
     for bound in found:
@@ -122,7 +122,7 @@ def spent_figure(points: Sequence[Row], found: Sequence[Bound]) -> dict[str, Any
         rate = bound.share_ms / bound.ordinary_ms if bound.ordinary_ms else 0.0
         allowed = [row[f"{ledger}_ordinary_ms"] * rate + bound.largest_ms for row in points]
         for name, values, dash in (
-            (f"{ledger}, spent", [row[f"{ledger}_spent_ms"] for row in points], "solid"),
+            (f"{ledger}, charged", [row[f"{ledger}_spent_ms"] for row in points], "solid"),
             (f"{ledger}, allowed", allowed, "dot"),
         ):
             traces.append(

@@ -23,7 +23,7 @@ async def get_catalog(request: AnyRequest) -> Response[bytes]:
     """
     found: dict[str, Any] = filters_of(request, CATALOG_FILTERS)
     context = context_of(request)
-    catalog = await context.read(read_catalog, context.store, **found)
+    catalog = await context.read_store(read_catalog, **found)
     return json_response(
         {
             "run_id": catalog.run_id,
@@ -42,4 +42,4 @@ async def get_ledgers(request: AnyRequest) -> Response[bytes]:
     """
     found: dict[str, Any] = filters_of(request, LEDGER_FILTERS)
     context = context_of(request)
-    return json_response({"items": await context.read(list_ledgers, context.store, **found), "next": None})
+    return json_response({"items": await context.read_store(list_ledgers, **found), "next": None})

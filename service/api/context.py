@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -23,6 +23,7 @@ from service.control.rate_limit import RateLimit
 from service.ipc.messages import EngineReady
 from service.settings import Settings
 from service.store.asking import Asking
+from service.store.read_limits import ReadLimit, limited
 from service.telemetry.service_metrics import ServiceMetrics
 from service.text import TextModel
 
@@ -30,6 +31,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 STORE_THREADS = 4
 TOKENIZE_THREADS = 2
+READ_LIMIT_S = 10.0
+"""For one listing of the trace: as long as a view of the dashboard may read."""
 SQL_PER_MINUTE, SQL_BURST = 60.0, 30
 """An operator's statements, for each caller."""
 _WHY = {
@@ -117,6 +120,14 @@ class ApiContext:
         A caller that is cancelled waits for the query, so its connection always goes back to the pool.
         """
         return await anyio.to_thread.run_sync(functools.partial(query, *args, **kwargs), limiter=self.store_threads)
+
+    async def read_store(self, query: Callable[Concatenate[sa.Engine, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """`read` of the store, ended in the database after READ_LIMIT_S. Raises ReadTooLong."""
+
+        def limited_read() -> T:
+            return query(limited(self.store, ReadLimit(READ_LIMIT_S)), *args, **kwargs)
+
+        return await self.read(limited_read)
 
 
 def context_of(request: Request[Any, Any, Any]) -> ApiContext:

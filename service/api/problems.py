@@ -181,7 +181,7 @@ RULES = (
     _rule(InvalidFilter, lambda e: Answer(400, "invalid_filter", str(e), e.name)),
     _rule(StatementError, _statement),
     _rule(TooManyReads, lambda e: Answer(429, "too_many_reads", str(e), retry_after_s=e.retry_after_s)),
-    _rule(ReadTooLong, _plain(422, "read_too_long")),
+    _rule(ReadTooLong, _plain(503, "read_too_long", 5)),
     _rule(StoreBusy, _plain(503, "store_busy", 1)),
     _rule(StoreUnavailable, _plain(503, "store_unavailable", 5)),
     _rule(StoreError, _plain(503, "store_unusable", 30)),

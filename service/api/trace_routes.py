@@ -52,14 +52,14 @@ async def list_plans(request: AnyRequest) -> Response[bytes]:
     if "policy_version" in found:
         found["policy_version"] = whole_number("policy_version", found["policy_version"])
     context = context_of(request)
-    return _page(await context.read(queries.list_plans, context.store, **found))
+    return _page(await context.read_store(queries.list_plans, **found))
 
 
 @get("/api/plans/{run:str}/{fence:str}", tags=["trace"])
 async def get_plan(request: AnyRequest, run: FromPath[str], fence: FromPath[str]) -> Response[bytes]:
     """One plan with its lanes and runner-ups; episode is null where no exploration paid for it."""
     context = context_of(request)
-    detail = await context.read(queries.get_plan, context.store, run, whole_number("fence", fence))
+    detail = await context.read_store(queries.get_plan, run, whole_number("fence", fence))
     if detail is None:
         raise NotFound(f"There is no plan {shown(run)}/{fence}; GET /api/plans lists them.")
     return json_response(detail)
@@ -70,14 +70,14 @@ async def list_requests(request: AnyRequest) -> Response[bytes]:
     """Requests by arrival, newest first. Filters: since, until, run, request, finish_reason, limit, cursor."""
     found: dict[str, Any] = filters_of(request, REQUEST_FILTERS)
     context = context_of(request)
-    return _page(await context.read(queries.list_requests, context.store, **found))
+    return _page(await context.read_store(queries.list_requests, **found))
 
 
 @get("/api/requests/{run:str}/{request_id:str}", tags=["trace"])
 async def get_request(request: AnyRequest, run: FromPath[str], request_id: FromPath[str]) -> Response[bytes]:
     """One request's row."""
     context = context_of(request)
-    row = await context.read(queries.get_request, context.store, run, request_id)
+    row = await context.read_store(queries.get_request, run, request_id)
     if row is None:
         raise NotFound(f"There is no request {shown(run)}/{shown(request_id)}; GET /api/requests lists them.")
     return json_response(row)
@@ -88,4 +88,4 @@ async def list_runs(request: AnyRequest) -> Response[bytes]:
     """Engine runs, newest first. Filter: limit."""
     context = context_of(request)
     found: dict[str, Any] = filters_of(request, ("limit",))
-    return json_response({"items": await context.read(queries.list_runs, context.store, **found), "next": None})
+    return json_response({"items": await context.read_store(queries.list_runs, **found), "next": None})

@@ -15,6 +15,7 @@ import click
 from service.cli.database import store_options
 from service.cli.output import Command, fail, json_option, print_json, print_rows
 from service.cli.serve import resolve_settings
+from service.store.answer_forms import inert
 from service.store.errors import StoreError
 from service.store.exports import load_parquet
 from service.store.statements import distinct_names, json_text, limited, run_statement, within_size
@@ -30,6 +31,7 @@ Rows = Sequence[Sequence[Any]]
 @click.argument("statement")
 @store_options
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV instead of a table.")
+@click.option("--raw", is_flag=True, help="With --csv: texts as they are, formulas of spreadsheets too.")
 @json_option
 @click.option(
     "--parquet", type=click.Path(dir_okay=False, path_type=pathlib.Path), help="Write a Parquet file instead."
@@ -43,6 +45,7 @@ def sql(
     database: str | None,
     data_dir: pathlib.Path | None,
     as_csv: bool,
+    raw: bool,
     as_json: bool,
     parquet: pathlib.Path | None,
     rows: int,
@@ -51,10 +54,13 @@ def sql(
     """Ask the trace store one question in SQL. STATEMENT is one SELECT, or - to read it from standard input.
 
     It runs in a transaction that cannot write. What is left out is said on standard error. Rows that are too wide for a
-    table are printed one under another.
+    table are printed one under another. In CSV a text that a spreadsheet could take for a formula gets an apostrophe in
+    front, as clients choose ids and names; --raw leaves it as it is.
     """
     if as_csv + as_json + (parquet is not None) > 1:
         fail("--csv, --json and --parquet are forms of the same answer; choose one")
+    if raw and not as_csv:
+        fail("--raw says how --csv writes texts; add --csv, or leave --raw out")
     text = sys.stdin.read() if statement == "-" else statement
     try:
         url = resolve_settings({"database": database, "data_dir": data_dir}).database
@@ -68,8 +74,10 @@ def sql(
         fail(str(error))
     if parquet is not None:
         click.echo(f"{parquet}: {count} rows of {len(answer.columns)} columns")
+    elif as_csv:
+        _print_csv(answer.columns, printed, raw=raw)
     else:
-        show = _print_csv if as_csv else _print_json if as_json else _print_table
+        show = _print_json if as_json else _print_table
         show(answer.columns, printed)
     if is_cut:
         click.echo(f"helios sql: there are more than {rows} rows; --rows prints more", err=True)
@@ -79,10 +87,11 @@ def _print_table(columns: Sequence[str], rows: Rows) -> None:
     print_rows(columns, [[_text_value(value) for value in row] for row in rows])
 
 
-def _print_csv(columns: Sequence[str], rows: Rows) -> None:
+def _print_csv(columns: Sequence[str], rows: Rows, *, raw: bool) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([_text_value(value) for value in row] for row in rows)
+    for row in (columns, *rows):
+        texts = [_text_value(value) for value in row]
+        writer.writerow(texts if raw else [inert(text) for text in texts])
 
 
 def _text_value(value: object) -> object:

@@ -56,8 +56,8 @@ class ReadLimit:
         """Raises ReadTooLong when there is no time left."""
         if self.is_over:
             raise ReadTooLong(
-                f"This was stopped after {self.seconds:g} s, as long as one view may read; ask for a shorter span of "
-                "time or fewer rows"
+                f"This was stopped after {self.seconds:g} s, as long as one view or listing may read; ask for a "
+                "shorter span of time or fewer rows"
             )
 
     @contextlib.contextmanager

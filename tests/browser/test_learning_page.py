@@ -43,7 +43,7 @@ def test_what_was_learned_what_it_cost_and_what_it_bought(page: Page, pages: str
     expect(page.locator("#learning-reliability .scatterlayer .trace").first).to_be_attached()
     expect(page.get_by_role("meter")).to_have_count(2)
     expect(page.get_by_role("meter").first).to_have_attribute("aria-valuenow", re.compile(r"^\d+$"))
-    expect(page.locator("#learning-bounds")).to_contain_text("9.50 ms spent of 27.5 ms allowed")
+    expect(page.locator("#learning-bounds")).to_contain_text("9.50 ms charged of 27.5 ms allowed")
     expect(page.locator("#learning-spent .scatterlayer .trace").first).to_be_attached()
     expect(page.locator("#learning-exploring .barlayer .point").first).to_be_attached()
     expect(page.locator("#learning-bought")).to_contain_text("1 graph was measured for the first time")

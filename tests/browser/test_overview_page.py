@@ -68,6 +68,25 @@ def test_a_request_that_waits_long_appears_by_itself_and_leads_to_its_page(
     page.wait_for_url(re.compile(rf"/dashboard/requests/{made.run_ids[1]}/"))
 
 
+def test_the_keyboard_stays_where_it_was_when_the_moment_is_drawn_anew(
+    page: Page, traffic: tuple[str, Made, sa.Engine]
+) -> None:
+    address, _, store = traffic
+    open_overview(page, address)
+    link = page.locator(f"#{ids.TILES}").get_by_role("link", name="version 3")
+    link.focus()
+    link.evaluate("(one) => (window.heliosStop = one)")
+    with write_transaction(store) as connection:
+        waiting = requests.c.admitted_at.is_(None)
+        connection.execute(requests.update().where(waiting).values(arrived_at=dt.datetime(2026, 1, 1, tzinfo=dt.UTC)))
+    expect(page.locator(f"#{ids.VERDICT}")).to_contain_text("3 requests wait for a first graph")
+    # Whether or not the browser kept the element, another one is put into its place here.
+    page.evaluate(
+        "(() => { const link = window.heliosStop; if (link.isConnected) link.replaceWith(link.cloneNode(true)); })()"
+    )
+    expect(link).to_be_focused()
+
+
 def test_another_span_is_another_address_and_the_back_button_leads_back(
     page: Page, traffic: tuple[str, Made, sa.Engine]
 ) -> None:

@@ -44,6 +44,17 @@ def pages(store: sa.Engine, fake_engine: Any, serve: Callable[..., AbstractConte
         yield address
 
 
+def test_on_a_phone_it_says_which_request_and_how_long_before_anything_is_scrolled(page: Page, pages: str) -> None:
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.goto(f"{pages}/dashboard/requests")
+    for column, words in enumerate(("Request", "First token", "In all"), start=1):
+        head = page.locator(f'#requests-grid [role="columnheader"][aria-colindex="{column}"]')
+        expect(head).to_have_text(words)
+        box = head.bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= 390
+
+
 def test_a_search_is_made_by_the_server_and_is_an_address(page: Page, pages: str) -> None:
     page.goto(f"{pages}/dashboard/requests")
     note = page.locator("#requests-note")

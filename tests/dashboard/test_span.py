@@ -1,10 +1,11 @@
 """The span of time in a page's address."""
 
 import datetime as dt
+import urllib.parse
 
 import pytest
 
-from dashboard.span import Span, read_span
+from dashboard.span import Span, last_words, read_span
 
 NOW = dt.datetime(2026, 11, 30, 12, 0, tzinfo=dt.UTC)
 
@@ -31,8 +32,27 @@ def test_a_fixed_window_keeps_both_ends_in_any_zone():
         "?since=0001-01-01T00:00:00%2B23:00",
     ],
 )
-def test_what_cannot_be_read_is_the_default(search):
-    assert read_span(search, NOW).last == "1h"
+def test_what_cannot_be_read_is_the_default_and_said(search):
+    span = read_span(search, NOW)
+    assert span.last == "1h"
+    assert (span.unread is not None) == bool(search)
+
+
+@pytest.mark.parametrize(
+    ("last", "minutes", "words"),
+    [("1m", 1, "minute"), ("90m", 90, "90 minutes"), ("1d", 1440, "day"), ("2h", 120, "2 hours")],
+)
+def test_a_window_has_any_length_of_minutes_hours_or_days(last, minutes, words):
+    span = read_span(f"?last={last}", NOW)
+    assert (span.since, span.until, span.last, span.unread) == (NOW - dt.timedelta(minutes=minutes), NOW, last, None)
+    assert last_words(last) == words
+
+
+@pytest.mark.parametrize("last", ["0m", "5", "m", "1.5h", "-1h", "9999999d", "٣m", "1 h", "1h " * 50])
+def test_a_length_that_is_none_is_not_taken_for_one(last):
+    span = read_span("?" + urllib.parse.urlencode({"last": last}), NOW)
+    assert span.last == "1h"
+    assert f"last={last}".startswith(str(span.unread).removesuffix("…"))
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,17 @@ def test_a_moving_span_offers_every_other_and_can_be_held(last: str) -> None:
     assert (held.since, held.until, held.last) == (NOW - LAST[last], NOW, None)
 
 
+def test_a_length_of_its_own_is_offered_among_the_others() -> None:
+    assert [query.get("last") for query in links(last_span("90m", NOW)).values()][2:5] == ["1h", "90m", "6h"]
+
+
+def test_an_address_that_cannot_be_read_is_quoted_beside_what_is_shown() -> None:
+    text = str(span_picker(read_span("?last=soon", NOW), COSTS_PATH, "?last=soon"))
+    assert "“last=soon” is no span of time" in text
+    assert "this is the last hour" in text
+    assert "is no span" not in str(span_picker(read_span("?last=5m", NOW), COSTS_PATH, ""))
+
+
 def test_a_fixed_span_is_left_by_showing_the_last_hour() -> None:
     offered = links(FIXED)
     assert offered["Show the last hour"] == {"last": "1h"}

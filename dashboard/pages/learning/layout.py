@@ -144,7 +144,9 @@ def _ledgers(found: Learning) -> list[Any]:
         html.H2("What exploration may cost"),
         html.P(
             "Each ledger earns a fixed share of ordinary device time, and a full one may pay for one probe. So what it "
-            "has spent since the run began stays within its share and one probe.",
+            "has been charged since the run began stays within its share and one probe. A probe is charged the larger "
+            "of its device time and its wall time, so charges add up to more than the device time under “What it did "
+            "cost”.",
             className="muted table-note",
         ),
         html.Div([_meter(bound) for bound in limits], id=ids.BOUNDS, className="learning-pair"),
@@ -152,8 +154,9 @@ def _ledgers(found: Learning) -> list[Any]:
     if found.points:
         charts = [
             _card(
-                "Spent against the bound",
-                "Solid: spent. Dotted: the share of ordinary time so far, and the largest probe.",
+                "Charged against the bound",
+                "Solid: charged, the larger of device and wall time of each probe. Dotted: the share of ordinary time "
+                "so far, and the largest probe.",
                 spent_figure(found.points, limits),
                 ids.SPENT,
             ),
@@ -175,7 +178,7 @@ def _meter(bound: Bound) -> Any:
         className="meter",
         role="meter",
         **aria(
-            label=f"{LEDGER_WORDS[bound.ledger]}: spent of what is allowed",
+            label=f"{LEDGER_WORDS[bound.ledger]}: charged of what is allowed",
             valuemin="0",
             valuemax="100",
             valuenow=f"{share * 100:.0f}",
@@ -197,14 +200,15 @@ def _cost(found: Learning, span: Span) -> list[Any]:
         return []
     spent = {reason: sum(row["ms"] for row in found.minutes if row["reason"] == reason) for reason in EXPLORING}
     parts = [f"{words(reason)} {milliseconds(ms)} ({percent(ms / total)})" for reason, ms in spent.items() if ms]
-    told = f"Of {milliseconds(total)} of device time in {span.words}: " + (", ".join(parts) or "nothing") + "."
+    told = f"Of {milliseconds(total)} of device time (wall time is not counted here) in {span.words}: "
+    told += (", ".join(parts) or "nothing") + "."
     if not parts:
         return [html.H2("What it did cost"), html.Section(html.P(told), className="card", id=ids.EXPLORING)]
     minutes = f"Each bar is {found.bin_s / 60:.0f} min" if found.bin_s >= 90 else "Each bar is a minute"
     return [
         html.H2("What it did cost"),
         _card(
-            "Share of device time spent on exploring",
+            "Share of device time that exploring took",
             f"{told} {minutes}.",
             exploring_figure(found.minutes),
             ids.EXPLORING,

@@ -52,9 +52,9 @@ def reliability_words(found: Learning) -> str:
 
 
 def bound_words(bound: Bound) -> str:
-    """What a ledger has spent against what it may."""
+    """What a ledger has been charged against what it may be."""
     text = (
-        f"{milliseconds(bound.spent_ms)} spent of {milliseconds(bound.allowed_ms)} allowed: "
+        f"{milliseconds(bound.spent_ms)} charged of {milliseconds(bound.allowed_ms)} allowed: "
         f"{percent(bound.share_ms / bound.ordinary_ms) if bound.ordinary_ms else 'a share'} of "
         f"{milliseconds(bound.ordinary_ms)} of ordinary time"
     )

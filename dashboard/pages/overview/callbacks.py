@@ -14,6 +14,7 @@ from dash import Input, Output, State
 
 from dashboard import checks
 from dashboard.context import ControlRoom
+from dashboard.errors import RefusedInput
 from dashboard.markup import in_browser
 from dashboard.pages.overview import ids
 from dashboard.pages.overview.details import chart_words, details, span_words
@@ -21,7 +22,7 @@ from dashboard.pages.overview.layout import CHARTS, figures, legend
 from dashboard.pages.overview.tiles import fingerprint, tiles, verdict
 from dashboard.queries.overview import read_now
 from dashboard.queries.trends import read_trends
-from dashboard.span import LAST, last_span
+from dashboard.span import Span, last_length, last_span
 from service.store.errors import StoreError
 
 
@@ -75,7 +76,7 @@ def _register_trends(app: dash.Dash, room: ControlRoom) -> None:
         prevent_initial_call=True,
     )
     async def show_trends(_asked: object, last: object) -> tuple[Any, ...]:
-        span = last_span(checks.choice("span", last, tuple(LAST)), dt.datetime.now(dt.UTC))
+        span = read_last(last, dt.datetime.now(dt.UTC))
 
         def query(engine: sa.Engine) -> tuple[Any, ...]:
             trends = read_trends(engine, span)
@@ -88,3 +89,11 @@ def _register_trends(app: dash.Dash, room: ControlRoom) -> None:
             return await room.read(query)
         except StoreError:
             raise dash.exceptions.PreventUpdate from None  # the moment's callback says so within a second
+
+
+def read_last(value: object, now: dt.datetime) -> Span:
+    """The moving span of which the browser names the length. Raises RefusedInput."""
+    last = checks.text("span", value, checks.MAX_NAME)
+    if last_length(last) is None:
+        raise RefusedInput("span", "must be a length of time, such as 90m")
+    return last_span(last, now)

@@ -123,7 +123,7 @@ def guard_form(*, available: bool) -> Any:
 
 
 def _limit(name: str) -> list[Any]:
-    samples = f"{LABELS[name].split(',')[0]}, of samples"
+    samples = f"{LABELS[name].split(',')[0]}, judged from so many values"
     return [
         dmc.TextInput(
             id=here.guard_limit(name),
@@ -134,7 +134,7 @@ def _limit(name: str) -> list[Any]:
         ),
         dmc.TextInput(
             id=here.guard_samples(name),
-            label="of samples",
+            label="from … values on",
             value=default_samples(name),
             inputProps={"inputMode": "numeric", "maxLength": MAX_ENTRY, "autoComplete": "off"},
             **aria(label=samples),

@@ -22,10 +22,12 @@ from dashboard.pages.policy.sweep_values import suggestion
 from dashboard.pages.policy.sweep_view import trade_off
 from dashboard.pages.policy.values import read_draft, read_entries, read_loaded
 from dashboard.pages.policy.who import signed_by
-from scheduler.policy import COEFFICIENT_BY_NAME
+from scheduler.errors import InvalidPolicy
+from scheduler.policy import COEFFICIENT_BY_NAME, PolicyConfig
+from service.control.preview.asking import preview_request
 from service.control.preview.errors import InvalidPreview
 from service.control.preview.jobs import Previews
-from service.control.preview.messages import PreviewRequest, PreviewStatus
+from service.control.preview.messages import PreviewStatus
 
 SOMEBODY = "the dashboard"
 """Who asked for a preview where nobody said their name; it changes nothing, so none is demanded."""
@@ -89,17 +91,17 @@ def _register_start(app: dash.Dash, previews: Previews) -> None:
         window, sweep = read_window(minutes, until), read_axes(axes)
         if window.problems or any(sweep.problems):
             return _refused(None, window.problems.get("minutes"), window.problems.get("until"), *sweep.problems)
-        request = PreviewRequest(
-            draft={**loaded.values, **draft.to_send},
-            running=loaded.values,
-            running_version=loaded.version,
-            minutes=window.minutes,
-            until=window.until,
-            sweep=sweep.sweep,
-        )
         try:
+            request = preview_request(
+                PolicyConfig().merged(loaded.values),
+                loaded.version,
+                coefficients=draft.to_send,
+                minutes=window.minutes,
+                until=window.until,
+                sweep=None if sweep.sweep is None else {axis.coefficient: axis.values for axis in sweep.sweep.axes},
+            )
             status = await previews.start(request, by=signed_by(actor) or SOMEBODY)
-        except InvalidPreview as error:
+        except (InvalidPolicy, InvalidPreview) as error:
             return _refused(f"The preview cannot be made: {error}")
         except UNAVAILABLE as error:
             return _refused(str(error))

@@ -30,6 +30,10 @@ from service.store.queries import RUNNING
 
 GRAPH_CONFIG: Any = {"displayModeBar": False, "responsive": True, "showSendToCloud": False, "plotlyServerURL": ""}
 MAX_ROWS = 2000
+GAPS_NOTE = (
+    "From one hand-over of output to the next, as a reader of its stream sees it: a plan of its own and whatever came "
+    "before it. The waits above are shorter: they are times on the device between two plans of its own."
+)
 GRID_HEIGHT_PX = 420
 MAX_GRID_ROWS = 12
 COLUMNS = [
@@ -180,6 +184,7 @@ def _gaps(life: Life) -> list[Any]:
     graph = dcc.Graph(id=ids.GAPS, figure=gaps_figure(points), config=GRAPH_CONFIG)
     return [
         html.H2("Gaps between its outputs"),
+        html.P(GAPS_NOTE, className="muted table-note"),
         html.Section(
             [html.P([told, link, "."]), html.Div(graph, role="img", **aria(label=f"{told}plan {lane['fence']}"))],
             className="card",

@@ -42,6 +42,8 @@ COLUMNS = [
     text("model", "Model", width=190),
     text("error", "Error", width=240),
 ]
+NARROW = {"request_id": 116, "first_ms": 98, "whole_ms": 84, "state": 120}
+"""On a phone: which request, and how long it took, before anything is scrolled."""
 MAX_GRID_ROWS = 18
 GRID_HEIGHT_PX = 620
 
@@ -127,7 +129,15 @@ def _table(wanted: Wanted, found: Found) -> list[Any]:
     height = None if len(rows) <= MAX_GRID_ROWS else GRID_HEIGHT_PX
     return [
         html.P(_note(wanted, found), id=ids.NOTE, className="muted table-note digits", role="status"),
-        grid(ids.GRID, COLUMNS, rows, height_px=height, row_id="id", label=f"Requests, {ORDERS[wanted.order].lower()}"),
+        grid(
+            ids.GRID,
+            COLUMNS,
+            rows,
+            height_px=height,
+            row_id="id",
+            narrow=NARROW,
+            label=f"Requests, {ORDERS[wanted.order].lower()}",
+        ),
         _pager(wanted, found.total),
     ]
 

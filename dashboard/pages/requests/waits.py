@@ -30,7 +30,7 @@ def waits_section(life: Life) -> list[Any]:
     if not life.waits:
         text = f"It never waited {shortest} or longer, which is as long as one of its own plans takes."
         return [html.H2("Who was served instead"), html.P(text, id=ids.WAITS, className="muted")]
-    note = f"Times of {shortest} or longer without a plan of its own"
+    note = f"Times of {shortest} or longer on the device without a plan of its own"
     if life.all_waits > len(life.waits):
         note += f": the {len(life.waits)} longest of {life.all_waits:,}, in their order"
     cards = [_card(life, found) for found in life.waits]
@@ -80,7 +80,14 @@ def _groups(found: Meanwhile) -> Any:
         )
         for row in found.groups
     ]
+    rows += [_idle(found)] if found.idle_ms > 0 else []
     return _table(("What ran", "Reason", "Plans", "Time", "Tokens"), rows, "What ran meanwhile")
+
+
+def _idle(found: Meanwhile) -> Any:
+    """The rest of the wait."""
+    name = html.Th("no plan that is counted" if found.capped else "no plan", scope="row", className="muted")
+    return html.Tr([name, html.Td(), html.Td(), html.Td(milliseconds(found.idle_ms)), html.Td()], className="wait-idle")
 
 
 def _served(run_id: str, found: Meanwhile) -> Any:

@@ -16,8 +16,7 @@ from dashboard.pages.timeline.tables import COLUMNS
 from dashboard.pages.timeline.view import COLOURINGS, View, timeline_query
 from dashboard.pages.timeline.wording import filter_note
 from dashboard.routing import TIMELINE_PATH, path_with
-from dashboard.span import LAST
-from dashboard.span_picker import SHORT
+from dashboard.span_picker import offered, short, unread_note
 from dashboard.timeline_records import Filters
 from service.store.queries import KINDS, OUTCOMES, REASONS
 
@@ -126,10 +125,11 @@ def spans(view: View) -> Any:
     filtered = View(None, view.by, view.filters)
     here = None if view.span is None else view.span.last
     links = [_span_link(NEWEST_LABEL, f"{TIMELINE_PATH}{timeline_query(filtered)}", "", here=view.span is None)]
-    for last in LAST:
+    for last in offered(here):
         query = timeline_query(filtered).removeprefix("?")
         href = path_with(TIMELINE_PATH, last=last) + (f"&{query}" if query else "")
-        links.append(_span_link(SHORT[last], href, last, here=last == here))
+        links.append(_span_link(short(last), href, last, here=last == here))
+    links += [] if view.span is None else unread_note(view.span)
     return html.Div(links, className="timeline-spans", role="group", **aria(label="Span of time"))
 
 
