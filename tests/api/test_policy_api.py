@@ -76,6 +76,23 @@ def test_the_preset_counts_first_and_then_the_coefficients(control_api):
     assert body["coefficients"]["decode_age_price"] == 0.5
 
 
+@pytest.mark.parametrize(
+    ("preset", "changed"),
+    [("budget:512", {"token_budget": 512}), ("interactive", {"prompt_wait_price": 1000.0, "decode_cadence": "on"})],
+)
+def test_a_preset_is_shown_by_its_name(control_api, preset, changed):
+    body = put(control_api, {"preset": preset}).json()
+    assert (body["preset"], body["version"]) == (preset, 2)
+    assert body["coefficients"].items() >= changed.items()
+    assert control_api.http.get("/api/policy").json() == body
+
+
+def test_a_preset_that_there_is_not_is_answered_with_the_forms(control_api):
+    answer = put(control_api, {"preset": "budget:0"})
+    assert answer.status_code == 422
+    assert "budget:N with N from 1 to 1,048,576 tokens a step" in answer.json()["problems"]["preset"]
+
+
 @pytest.mark.parametrize("body", [{}, {"coefficients": {}}, {"coefficients": {"token_fairness": 16}}, {"note": "x"}])
 def test_unchanged_values_make_no_version(control_api, body):
     assert put(control_api, body).json()["version"] == 1

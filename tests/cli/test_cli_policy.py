@@ -50,6 +50,23 @@ def test_policy_set_sends_numbers_and_names_on_top_of_the_current_version(helios
     )
 
 
+@pytest.mark.parametrize("preset", ["interactive", "budget:512"])
+def test_policy_set_takes_a_preset_by_itself(helios, control, preset):
+    control.answers["GET", "/api/policy"] = (200, VERSION)
+    control.answers["PUT", "/api/policy"] = (200, {**VERSION, "version": 4, "preset": preset})
+    result = helios("policy", "set", "--preset", preset, "--server", control.url)
+    assert result.stdout.startswith(f"version 4 ({preset})")
+    assert control.calls[-1][3]["preset"] == preset
+
+
+@pytest.mark.parametrize("command", ["set", "guard open", "preview"])
+def test_a_preset_that_there_is_not_is_refused_with_the_forms(helios, control, command):
+    result = helios("policy", *command.split(), "--preset", "budget:none", "--server", control.url)
+    assert result.exit_code == 2
+    assert "must be one of balanced, interactive, throughput, or budget:N" in result.output
+    assert control.calls == []
+
+
 def test_policy_set_takes_a_given_version_and_the_users_name(helios, control):
     control.answers["PUT", "/api/policy"] = (200, VERSION)
     control.answers["GET", "/api/policy"] = (200, VERSION)

@@ -67,6 +67,13 @@ def test_the_preset_comes_first_and_then_the_coefficients(control):
 def test_a_version_with_a_presets_values_carries_its_name(control):
     made = run(change(control, coefficients={"delivery_fairness": 0, "decode_age_price": 0}))
     assert made.preset == "throughput"
+    assert run(change(control, expected_version=2, preset="budget:512")).preset == "budget:512"
+    assert (
+        run(change(control, expected_version=3, preset="budget:512", coefficients={"token_budget": 256})).preset
+        == "budget:256"
+    )
+    interactive = run(change(control, expected_version=4, preset="interactive"))
+    assert (interactive.preset, interactive.config) == ("interactive", PolicyConfig.interactive())
 
 
 def test_unchanged_values_make_no_version_and_do_not_reach_the_engine(control, fake_engine, started_store):

@@ -88,6 +88,24 @@ def test_a_preset_flag_replaces_everything_before_the_other_flags(any_store, fla
     assert made.config == PolicyConfig.throughput().merged({"terminal_age_price": 2.0})
 
 
+def test_a_budget_and_the_flags_of_every_coefficient_make_a_version_that_says_so(any_store, flags):
+    made = resolve_initial_policy(any_store, flags(scheduler_policy="budget:512", scheduler_decode_cadence="on"))
+    assert made.config == PolicyConfig(token_budget=512, decode_cadence="on")
+    assert made.note == "--scheduler-policy budget:512 --scheduler-decode-cadence on"
+    wanted = {"prompt_wait_price": 1.0, "prompt_rank_age_ms": 2.0, "decode_gap_weight": 3.0, "decode_late_price": 4.0}
+    again = resolve_initial_policy(
+        any_store,
+        flags(
+            scheduler_policy="balanced",
+            scheduler_prompt_wait_price=1.0,
+            scheduler_prompt_rank_age_ms=2.0,
+            scheduler_decode_gap_weight=3.0,
+            scheduler_decode_late_price=4.0,
+        ),
+    )
+    assert again.config == PolicyConfig(**wanted)
+
+
 def test_a_flag_that_says_what_holds_already_makes_no_version(any_store, flags):
     assert resolve_initial_policy(any_store, flags(scheduler_policy="balanced")).version == 1
 

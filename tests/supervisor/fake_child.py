@@ -64,7 +64,7 @@ if metrics is not None and "changes_to" in behaviour:
     from scheduler.policy import PolicyConfig  # takes long to load
     from service.engine.metrics import EngineMetrics
 
-    policy = PolicyConfig(decode_age_price=0.25, newcomer_memory="phase")
+    policy = PolicyConfig(decode_age_price=0.25, newcomer_memory="phase", decode_cadence="on", token_budget=512)
     EngineMetrics(metrics, given["run_id"]).policy(behaviour["changes_to"], policy)
 note("waiting")
 while metrics is not None and not stop.wait(0.01):

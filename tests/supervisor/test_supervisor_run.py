@@ -179,7 +179,9 @@ def test_a_policy_that_was_changed_while_the_engine_ran_is_the_one_in_force(fake
     server.wait_for("the engine starts with version 7, which was in force before")
     server.wait_for(r"engine \| up pid=(\d+) run=(\S+) policy=7\b")
     start = json.loads((server.folder / "data" / "run" / "engine.json").read_text())
-    wanted = PolicyConfig(decode_age_price=0.25, newcomer_memory="phase").as_dict()
+    wanted = PolicyConfig(
+        decode_age_price=0.25, newcomer_memory="phase", decode_cadence="on", token_budget=512
+    ).as_dict()
     assert (start["policy_version"], start["coefficients"]) == (7, wanted)
     server.signal(signal.SIGTERM)
     assert server.wait() == 0
