@@ -58,8 +58,32 @@ def somebody_else_changes(store: sa.Engine, **coefficients: float) -> None:
         pool.submit(change).result()
 
 
+def test_the_preset_interactive_is_one_choice_and_its_group_is_open_once_it_is_in_force(
+    page: Page, address: str, store: sa.Engine
+) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    open_policy(page, address)
+    cadence = page.locator(".coefficient", has_text="decode_cadence").get_by_role("textbox")
+    expect(page.get_by_role("heading", name="Prompts and gaps")).to_be_visible()
+    expect(cadence).to_be_hidden()
+    page.locator("#policy-preset").click()
+    page.get_by_role("option", name="interactive").click()
+    expect(page.locator("#policy-diff")).to_contain_text("prompt_wait_price")
+    sign(page)
+    apply(page)
+    expect(page.locator("#policy-version")).to_contain_text("preset interactive")
+    newest = versions(store)[-1]
+    assert (newest["preset"], newest["prompt_wait_price"], newest["decode_cadence"]) == ("interactive", 1000.0, "on")
+    page.reload()
+    expect(cadence).to_be_visible()
+    expect(page.locator(".coefficient", has_text="token_budget").get_by_role("textbox")).to_be_hidden()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
 def test_every_coefficient_has_a_labelled_field_with_meaning_and_unit(page: Page, address: str) -> None:
     open_policy(page, address)
+    for summary in page.locator(".further-group > summary").all():
+        summary.click()
     assert page.locator(".coefficient").count() == len(COEFFICIENTS)
     for coefficient in COEFFICIENTS:
         entry = page.locator(".coefficient", has_text=coefficient.name)

@@ -12,7 +12,7 @@ import zlib
 import pytest
 from click.testing import CliRunner
 
-from scheduler.policy import PolicyConfig
+from scheduler.policy import COEFFICIENTS, PolicyConfig
 from service.cli import main
 from service.engine.commands import use_policy
 from service.store.database import open_database, upgrade
@@ -211,6 +211,20 @@ def test_a_bundle_is_explained_and_audited_without_the_store(copy, tmp_path):
     assert helios("audit", f"{RUN}/30..50", "--bundle", out).startswith("21 decisions")
     assert "here, only fences 30 to 50" in helios("explain", f"{RUN}/9", "--bundle", out, code=2)
     assert "give one of them" in helios("explain", f"{RUN}/9", "--bundle", out, "--data-dir", tmp_path, code=2)
+
+
+def test_a_bundle_of_a_version_with_fewer_preferences_is_read_with_those_off(copy, tmp_path):
+    out, older = tmp_path / "bug.zip", tmp_path / "older.zip"
+    helios("bundle", "--around", f"{RUN}/40", "--out", out, "--fences", 2, "--database", copy)
+    later = {"prompt_rows", "prompt_wait_relief", "decode_late_relief", *[c.name for c in COEFFICIENTS[-6:]]}
+    with zipfile.ZipFile(out) as bundle, zipfile.ZipFile(older, "w") as made:
+        for name in bundle.namelist():
+            data = bundle.read(name)
+            if name.startswith("rows/"):
+                rows = [{key: value for key, value in row.items() if key not in later} for row in json.loads(data)]
+                data = json.dumps(rows).encode()
+            made.writestr(name, data)
+    assert "Re-executed: the same, bit for bit" in helios("explain", f"{RUN}/40", "--bundle", older)
 
 
 @pytest.mark.parametrize("content", [b"", b"no zip", None])
