@@ -153,7 +153,8 @@ METRICS: tuple[Metric, ...] = (
     _gauge("flare_engine_up", "1 while an engine serves, else 0."),
     _counter(
         "flare_scheduler_execution_nanoseconds_total",
-        "Device time of executed graphs by why they were submitted; solo_prefill counts as ordinary, token_budget by itself.",
+        "Device time of executed graphs by why they were submitted; solo_prefill counts as ordinary, token_budget by "
+        "itself.",
         labels=_CLASS,
     ),
     _counter("flare_scheduler_executions_total", "Executed graphs by why they were submitted.", labels=_CLASS),
