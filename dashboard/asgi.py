@@ -11,6 +11,8 @@ Dash has no Litestar backend, so its FastAPI application is mounted. What the se
 - Every answer carries a content security policy (dashboard.content_policy).
 - What a callback cannot make sense of all the same is answered with 422, and one line in the log.
 - A callback that only reads ends when its caller leaves; one that changes something goes on.
+- With a reader (dashboard.reader), callbacks that only read are answered by its process, and their bytes passed on. All
+  checks are made here, before that.
 - Websocket callbacks are not used; a websocket is closed during its handshake (HTTP 403).
 """
 
@@ -35,8 +37,11 @@ from litestar.handlers import ASGIRouteHandler, asgi
 from litestar.types import HTTPRequestEvent, Receive, Scope, Send
 from litestar.types.asgi_types import HTTPScope
 
-from dashboard.caller import NOT_ALLOWED, acting_for, is_for_operators, may_change
+from dashboard.caller import NOT_ALLOWED, acting_for, caller, is_for_operators, may_change
 from dashboard.content_policy import guarded
+from dashboard.in_service import runs_in_service
+from dashboard.reader.messages import Answer, Call
+from dashboard.reader.reader import Reader, ReaderFailed
 from dashboard.routing import PREFIX, parse
 from service.credentials.caller import SCOPE_KEY
 from service.leaving import ClientLeft, unless_left
@@ -89,38 +94,77 @@ class _Refused(Exception):
         super().__init__(text)
 
 
-def mount(app: dash.Dash) -> ASGIRouteHandler:
-    """A Litestar route handler that serves `app` (made by create_dashboard) at /dashboard/."""
-    for kind in INPUT_FAULTS:
-        app.server.add_exception_handler(kind, _unusable_input)
+class _Checked(msgspec.Struct, frozen=True):
+    """A callback post that may reach Dash."""
+
+    body: bytes
+    callback: Mapping[str, Any]
+
+
+def mount(app: dash.Dash, reader: Reader | None = None) -> ASGIRouteHandler:
+    """A Litestar route handler that serves `app` (made by create_dashboard) at /dashboard/.
+
+    Without `reader` everything runs in this process.
+    """
+    watch_inputs(app)
 
     @asgi(PREFIX.rstrip("/"), is_mount=True, copy_scope=True, name="dashboard")
     async def dashboard(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == ScopeType.HTTP:
             with acting_for(scope.get(SCOPE_KEY)):  # type: ignore[arg-type]
-                await _serve(app, scope, receive, guarded(send, app.csp_hashes))
+                await _serve(app, reader, scope, receive, guarded(send, app.csp_hashes))
         else:
             await send({"type": "websocket.close", "code": 1008, "reason": "the dashboard uses no websockets"})
 
     return dashboard
 
 
-async def _serve(app: dash.Dash, scope: HTTPScope, receive: Receive, send: Send) -> None:
+def watch_inputs(app: dash.Dash) -> None:
+    """Makes Dash answer 422 where a callback cannot make sense of its input."""
+    for kind in INPUT_FAULTS:
+        app.server.add_exception_handler(kind, _unusable_input)
+
+
+async def _serve(app: dash.Dash, reader: Reader | None, scope: HTTPScope, receive: Receive, send: Send) -> None:
     path = scope["raw_path"].decode("latin-1").split("?", 1)[0]
-    body_read, reads = receive, False
     try:
-        target = _target(scope, path)
-        if target == CALLBACK_PATH:
-            receive, reads = await _checked_callback(app, scope, receive)
+        scope["path"] = _target(scope, path)
+        checked = await _checked_callback(app, scope, receive) if scope["path"] == CALLBACK_PATH else None
     except _Refused as refused:
         await _answer(send, refused, as_page=_wants_page(scope, refused))
         return
-    scope["path"] = target
-    if not reads:
-        await app.server(scope, receive, send)
+    if checked is not None:
+        await _run(app, reader, checked, scope, receive, send)
+        return
+    if reader is not None and scope["path"] == PREFIX:
+        with contextlib.suppress(ReaderFailed):  # the page's first callback says so
+            await reader.begin()
+    await app.server(scope, receive, send)
+
+
+async def _run(
+    app: dash.Dash, reader: Reader | None, checked: _Checked, scope: HTTPScope, receive: Receive, send: Send
+) -> None:
+    """Runs a callback where it belongs."""
+    if reader is not None and not runs_in_service(checked.callback):
+        work = _read_elsewhere(reader, scope, checked.body, send)
+    else:
+        work = app.server(scope, _played(checked.body, receive), send)
+    if is_for_operators(checked.callback):
+        await work
         return
     with contextlib.suppress(ClientLeft):
-        await unless_left(body_read, app.server(scope, receive, send))
+        await unless_left(receive, work)
+
+
+async def _read_elsewhere(reader: Reader, scope: HTTPScope, body: bytes, send: Send) -> None:
+    """What the reader's process answers; it gets neither cookies nor keys."""
+    headers = [(name, value) for name, value in scope["headers"] if name in (b"host", b"content-type")]
+    try:
+        answer = await reader.answer(Call(headers, body, caller()))
+    except ReaderFailed as error:
+        answer = problem(503, str(error))
+    await _send_whole(send, answer)
 
 
 def _target(scope: HTTPScope, path: str) -> str:
@@ -136,11 +180,8 @@ def _target(scope: HTTPScope, path: str) -> str:
     return urllib.parse.unquote(path)
 
 
-async def _checked_callback(app: dash.Dash, scope: HTTPScope, receive: Receive) -> tuple[Receive, bool]:
-    """Reads and checks a callback post; returns a `receive` that plays it to Dash, and whether the callback only reads.
-
-    Raises _Refused.
-    """
+async def _checked_callback(app: dash.Dash, scope: HTTPScope, receive: Receive) -> _Checked:
+    """Reads and checks a callback post. Raises _Refused."""
     headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
     origin = headers.get(b"origin")
     if origin is not None and urllib.parse.urlsplit(origin).netloc != headers.get(b"host"):
@@ -158,6 +199,11 @@ async def _checked_callback(app: dash.Dash, scope: HTTPScope, receive: Receive) 
     if is_for_operators(callback) and not may_change():
         raise _Refused(403, NOT_ALLOWED)
     _check_shapes(posted, callback)
+    return _Checked(body, callback)
+
+
+def _played(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives Dash the body which was read here, and then what comes behind it."""
     played = False
 
     async def replay() -> HTTPRequestEvent:
@@ -167,7 +213,7 @@ async def _checked_callback(app: dash.Dash, scope: HTTPScope, receive: Receive) 
         played = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return replay, not is_for_operators(callback)
+    return replay
 
 
 def _check_shapes(posted: CallbackBody, callback: Mapping[str, Any]) -> None:
@@ -245,13 +291,23 @@ def _wants_page(scope: HTTPScope, refused: _Refused) -> bool:
     return refused.status == http.HTTPStatus.NOT_FOUND and b"text/html" in accepted
 
 
+def problem(status: int, detail: str) -> Answer:
+    """An answer that says what is wrong."""
+    title = http.HTTPStatus(status).phrase
+    body = json.dumps({"title": title, "status": status, "detail": detail}).encode()
+    return Answer(status, _heads(b"application/problem+json", body), body)
+
+
+def _heads(media: bytes, body: bytes) -> list[tuple[bytes, bytes]]:
+    return [(b"content-type", media), (b"content-length", str(len(body)).encode())]
+
+
 async def _answer(send: Send, refused: _Refused, *, as_page: bool) -> None:
-    if as_page:
-        body, media = NO_SUCH_PAGE.encode(), b"text/html; charset=utf-8"
-    else:
-        title = http.HTTPStatus(refused.status).phrase
-        body = json.dumps({"title": title, "status": refused.status, "detail": refused.text}).encode()
-        media = b"application/problem+json"
-    headers = [(b"content-type", media), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": refused.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
+    page = NO_SUCH_PAGE.encode()
+    as_html = Answer(refused.status, _heads(b"text/html; charset=utf-8", page), page)
+    await _send_whole(send, as_html if as_page else problem(refused.status, refused.text))
+
+
+async def _send_whole(send: Send, answer: Answer) -> None:
+    await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+    await send({"type": "http.response.body", "body": answer.body, "more_body": False})

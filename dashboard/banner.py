@@ -9,6 +9,7 @@ import dash
 from dash import Input, Output, dcc, html
 
 from dashboard import ids
+from dashboard.in_service import in_service
 
 Status = Callable[[], Awaitable[Sequence[str]]]
 """Lines for people, none when all is well."""
@@ -33,5 +34,6 @@ def register(app: dash.Dash, status: Status) -> None:
     """Ask now and every LOOK_MS."""
 
     @app.callback(Output(ids.STATUS_BANNER, "children"), Input(ids.STATUS_TICK, "n_intervals"))
+    @in_service
     async def tell(_ticks: object) -> list[Any]:
         return [html.P(line) for line in await status()]

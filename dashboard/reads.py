@@ -1,8 +1,8 @@
 """The views' own threads: few, so that slow views delay one another and nothing else.
 
-Inference, /metrics and /api have threads of their own (service.api.context). A view waits for its turn for a short
-while and reads for a limited time; when too many wait, it is told so at once. A view whose caller leaves is stopped in
-the database, and ends only when its connection is back in the pool.
+They are the reader's (dashboard.reader); a dashboard without one has them in its own process. A view waits for its
+turn for a short while and reads for a limited time; when too many wait, it is told so at once. A view whose caller
+leaves is stopped in the database, and ends only when its connection is back in the pool.
 """
 
 from __future__ import annotations

@@ -20,6 +20,8 @@ import msgspec
 
 from dashboard.app import create_dashboard
 from dashboard.asgi import mount
+from dashboard.reader.messages import Start
+from dashboard.reader.reader import Reader
 from service.api.application import create_app
 from service.api.health import server_status
 from service.api.http_server import create_server
@@ -75,6 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             reasons, warnings = await server_status(app.state["context"])
             return [*reasons, *warnings]
 
+        reader = Reader(Start(settings.database, str(settings.previews_dir)))
         previews = Previews(settings.previews_dir, settings.database, store)
         guards = GuardControl(control)
         dashboard = create_dashboard(engine=store, control=control, status=status, guards=guards, previews=previews)
@@ -87,13 +90,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 control=control,
                 tracer=tracing.tracer,
                 previews=previews,
-                mounts=[mount(dashboard)],
+                mounts=[mount(dashboard, reader)],
             )
         except CredentialsUnusable as error:
             return _refuse(str(error))
         server = create_server(app)
         install_stop_handler(lambda: setattr(server, "should_exit", True), STOP_DEADLINE_S)
         server.run(sockets=[sock])
+        reader.close()
         store.dispose()
         tracing.stop(SPANS_S)
     return 0

@@ -2,8 +2,9 @@
 
 import sys
 
+from service.priority import give_way
 from service.process import guard_child, leave
-from service.recorder.priority import AGAIN, give_way
+from service.recorder.priority import AGAIN
 
 if __name__ == "__main__":
     guard_child()  # before the imports that take seconds: a supervisor may be killed while they run

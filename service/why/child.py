@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from service.priority import give_way
 from service.process import guard_child
-from service.recorder.priority import give_way
 
 if __name__ == "__main__":
     guard_child()  # before the imports that take seconds: the server may end while they run

@@ -1,69 +1,53 @@
-"""Twenty views that read without end hold up neither inference nor /metrics nor /api, and end when they are left."""
+"""Twenty views that read without end hold up neither inference nor /metrics nor /api, and end when they are left.
+
+They outlive the process that reads for them: the next one is asked in its place.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
+import os
 import select
 import shutil
+import signal
 import socket
-import threading
 
 import pytest
-import sqlalchemy as sa
+import slow_reader
 from fake_engine import serving
 from waiting import wait_until
 
-import dashboard.app
+from dashboard.app import create_dashboard
 from dashboard.asgi import CALLBACK_PATH, mount
-from dashboard.context import ControlRoom
-from dashboard.reads import THREADS, Reads
+from dashboard.reader.messages import Start
+from dashboard.reader.reader import Reader
+from dashboard.reads import THREADS
 from dashboard.routing import SQL_PATH
-from service.store.database import open_database, read_transaction
+from service.store.database import open_database
 
-ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
 VIEWS = 20
 
 
-class Slow:
-    """A page whose query does not end; counts those that have begun and ended."""
-
-    def __init__(self):
-        self.lock, self.begun, self.ended = threading.Lock(), 0, 0
-
-    async def page(self, room, _search):
-        return await room.read(self.query)
-
-    def query(self, engine):
-        with self.lock:
-            self.begun += 1
-        try:
-            with read_transaction(engine) as connection:
-                return connection.execute(sa.text(ENDLESS)).scalar()
-        finally:
-            with self.lock:
-                self.ended += 1
+@pytest.fixture
+def notes(tmp_path, monkeypatch):
+    path = tmp_path / "notes"
+    monkeypatch.setenv(slow_reader.NOTES, str(path))
+    return path
 
 
 @pytest.fixture
-def slow():
-    return Slow()
-
-
-@pytest.fixture
-def site(_sqlite_template, tmp_path, monkeypatch, slow):
+def site(_sqlite_template, tmp_path, notes):
     shutil.copy(_sqlite_template, tmp_path / "helios.db")
     store = open_database(f"sqlite:///{tmp_path / 'helios.db'}")
-    patient = functools.partial(ControlRoom, reads=Reads(patience_s=120, limit_s=600))
-    monkeypatch.setattr(dashboard.app, "ControlRoom", patient)
-    monkeypatch.setitem(dashboard.app.LAYOUTS, SQL_PATH, slow.page)
+    reader = Reader(Start(str(store.url), str(tmp_path / "previews")), slow_reader.PROGRAM)
 
     def page(control):
-        return [mount(dashboard.app.create_dashboard(engine=store, control=control))]
+        return [mount(create_dashboard(engine=store, control=control), reader)]
 
     with serving(store, tmp_path, mounts=page) as api:
-        yield api, store
+        yield api, reader
+    reader.close()
     store.dispose()
 
 
@@ -88,19 +72,25 @@ def open_view(url):
     return connection
 
 
-def test_twenty_slow_views_hold_up_nobody_and_end_with_their_readers(site, slow):
-    api, store = site
+def test_twenty_slow_views_hold_up_nobody_and_end_with_their_viewers(site, notes):
+    api, reader = site
     with contextlib.ExitStack() as stack:
         views = [stack.enter_context(open_view(api.url)) for _ in range(VIEWS)]
-        wait_until(lambda: slow.begun == THREADS, "as many views read as may")
+        wait_until(lambda: slow_reader.noted(notes, "begun") == THREADS, "as many views read as may")
+        killed = reader.pid
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: slow_reader.noted(notes, "begun") == 2 * THREADS, "another process reads for them")
+        assert reader.pid not in (None, killed)
         for _ in range(3):
             assert api.chat().status_code == 200
             assert api.http.get("/metrics").status_code == 200
             assert api.http.get("/api/plans").status_code == 200
             assert api.http.get("/health/ready").status_code == 200
         assert select.select(views, [], [], 0)[0] == [], "all of that was answered before any view"
-        assert slow.begun == THREADS
-    wait_until(lambda: slow.ended == slow.begun, "the queries have ended")
-    wait_until(lambda: store.pool.checkedout() == 0, "their connections are back")
+        assert slow_reader.noted(notes, "begun") == 2 * THREADS
+    wait_until(
+        lambda: slow_reader.noted(notes, "ended") == slow_reader.noted(notes, "begun") - THREADS, "no query reads on"
+    )
+    begun = slow_reader.noted(notes, "begun")
     with open_view(api.url):
-        wait_until(lambda: slow.begun > slow.ended, "there is a place again")
+        wait_until(lambda: slow_reader.noted(notes, "begun") > begun, "there is a place again")

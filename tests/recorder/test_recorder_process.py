@@ -17,10 +17,10 @@ import pytest
 import sqlalchemy as sa
 
 from service.journal.segments import SegmentFile, segment_numbers, segment_path
+from service.priority import NICENESS
 from service.recorder.gauges import SinkGauges
 from service.recorder.offsets import ShippedSegments
 from service.recorder.otlp_sink import MISSING, REFUSED
-from service.recorder.priority import NICENESS
 from service.recorder.pump import Delivery, Pump, SinkUnavailable
 from service.recorder.sql_sink import SqlSink
 from service.settings import Settings
