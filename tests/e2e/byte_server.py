@@ -88,7 +88,7 @@ class Mode:
             chosen += ("--kv-pages", str(self.kv_pages))
         if self.captures:
             chosen += ("--scheduler-checkpoint-extra-work-fraction", "1")
-        return chosen + (("--mixed-prefill",) if self.mixed else ())
+        return chosen + (("--mixed-prefill", "--mixed-prompt-rows", "3") if self.mixed else ())
 
 
 _WAYS = (
