@@ -13,7 +13,7 @@ from scheduler.plans import PlanLane, Role
 from scheduler.records import CompletionRecord, ExecutionTiming, FinishReason, GeneratedToken, RequestHandle
 from scheduler.shapes import GraphKind
 from service.engine.core import Core, InFlight
-from service.engine.drafts import COPY, LEARNED, note_round, offer_copies
+from service.engine.drafts import COPY, LEARNED, note_copies, note_round, offer_copies
 from service.engine.requests import EngineRequest
 from service.ipc.messages import TokenScore
 from service.journal.records import LaneOutcome, PlanCompleted
@@ -55,13 +55,13 @@ def collect_completion(core: Core) -> None:
     if not shape.physical_rows:  # a state graph
         _retire(core, lanes)
     core.release()
-    offer_copies(core, frame.plan.lanes)
     core.completed = (frame.fence, {lane.plan.handle: number for number, lane in enumerate(lanes)})
     if core.traced:
         core.records.append(_completed(core, frame, result, "failed" if failed else "completed", wall_ns, outcomes))
     core.metrics.executed(frame.plan, frame.fence, device_ns, consumed, len(tokens), core.now_ns)
     if shape.draft_depth:
         _note_rounds(core, lanes, outcomes)
+    offer_copies(core, frame.plan.lanes)
     if core.refused is result:
         core.refused = None
 
@@ -214,6 +214,8 @@ def _note_rounds(core: Core, lanes: Sequence[_Lane], outcomes: Sequence[LaneOutc
             note_round(core, lane.request, source, outcome.accepted_tokens, outcome.offered_tokens)
             rounds.append((source, outcome))
     core.metrics.rounds(rounds)
+    copied = [outcome.accepted_tokens for source, outcome in rounds if source == COPY and outcome.offered_tokens]
+    note_copies(core, len(copied), sum(copied))
 
 
 def _end_failed(core: Core, lanes: Sequence[_Lane], refused: bool, completed_ns: int) -> None:

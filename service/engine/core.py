@@ -14,6 +14,7 @@ from scheduler.policy import PolicyConfig
 from scheduler.records import FinishReason, RequestHandle
 from scheduler.scheduler import RequestScheduler
 from scheduler.shapes import GraphKind
+from service.engine.copy_trials import CopyTrials
 from service.engine.decision_log import LoggedScheduler
 from service.engine.metrics import EngineMetrics
 from service.engine.plan_records import PlanRecords
@@ -51,7 +52,7 @@ class Core:
     `leaving`: requests that have ended and that the scheduler still holds, for a terminal snapshot or another frame,
     and the tokens that their cached states are to have.
     `clients`: every connection that has sent something and still stands.
-    `stopping`: nothing is taken in or planned any more.
+    `copy_trials`: see `drafts`. `stopping`: nothing is taken in or planned any more.
     `traced`: plans are written down; only a measurement of what that costs says no. `log`: the scheduler, where its
     decision log is kept.
     `grows`: requests take KV pages as frames need them, so that they can be preempted; otherwise whole at admission.
@@ -79,6 +80,7 @@ class Core:
     outbox: dict[bytes, list[Event]] = dataclasses.field(default_factory=dict)
     touched: dict[int, EngineRequest] = dataclasses.field(default_factory=dict)
     clients: set[bytes] = dataclasses.field(default_factory=set)
+    copy_trials: CopyTrials = dataclasses.field(default_factory=CopyTrials)
     stopping: bool = False
     grows: bool = dataclasses.field(init=False)
 

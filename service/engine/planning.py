@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpu.device import Frame, FrameLane
 from scheduler.plans import PlanLane, Role, ScheduledPlan
 from service.engine.core import FRAME_SLOTS, Core, InFlight
-from service.engine.drafts import COPY
+from service.engine.drafts import COPY, settle_offers
 from service.engine.preemption import make_room
 
 
@@ -15,6 +15,7 @@ def plan_and_commit(core: Core) -> Frame | None:
     Policy changes are applied before this call or after it, so a plan has exactly one version.
     """
     room = len(core.in_flight) < FRAME_SLOTS and core.refused is None
+    room = room and not (core.in_flight and core.copy_trials.holds)
     if core.stopping or not room or not core.scheduler.resident_count:
         return None
     began_ns = core.clock()
@@ -36,6 +37,7 @@ def plan_and_commit(core: Core) -> Frame | None:
         if request is not None and request.first_commit_ns is None:
             core.table.start(request, committed_ns)
             core.metrics.per_request.queued(request, committed_ns)
+    settle_offers(core, plan.lanes, requests)
     core.metrics.planned(plan, fence, planned_ns - began_ns, committed_ns)
     core.in_flight.append(InFlight(fence, plan, committed_ns, frame_slot, requests))
     return Frame(fence, plan.shape, tuple([_frame_lane(core, lane) for lane in plan.lanes]))

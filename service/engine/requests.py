@@ -50,7 +50,8 @@ class EngineRequest:
     `told`: output tokens that the client knows of, stop tokens included.
     `refused_at`: spare pages (negative: missing) when it last did not fit. `passes`: requests that were let in before
     it while this life waits. `losses`: lives that a device without pages for their frame has ended.
-    `copy_mean`, `learned_mean`: see `drafts`.
+    `copy_mean`, `learned_mean`: see `drafts`. `copied_well`: its last copied round had a draft right. `offered_copies`:
+    an offer of copies stands.
     `ending` is set once, and the request has left the table then.
     """
 
@@ -87,6 +88,8 @@ class EngineRequest:
     refused_at: float = -math.inf
     copy_mean: float = math.inf
     learned_mean: float = 0.0
+    copied_well: bool = False
+    offered_copies: bool = False
     ending: Ending | None = None
 
     def __post_init__(self) -> None:
@@ -128,6 +131,7 @@ class EngineRequest:
         whole, prompt_tokens = self.whole_tokens, self.prompt_length + self.output_tokens
         self.emitted_before, self.consumed_tokens = self.output_tokens, 0
         self.scored_now, self.refused_at, self.passes = 0, -math.inf, 0
+        self.offered_copies = False
         self.spec = dataclasses.replace(
             self.spec,
             prompt_tokens=prompt_tokens,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduler.shapes import Allocation
+from service.engine.copy_trials import LONGEST_PAUSE, CopyTrials
 from service.engine.drafts import note_round
 
 MS = 1_000_000
@@ -158,6 +159,71 @@ def test_a_request_with_another_lane_in_flight_is_offered_nothing(make_rig):
     rig.device.finish()
     rig.step()
     assert rig.core.scheduler._state.slots[0]["drafts"] == 0
+
+
+def play(rig, steps: int, right: int, dear: bool = False) -> list[tuple[int, str | None]]:
+    """Complete `steps` frames of the one open request: (frames in flight, source of the newest one's lane) before each.
+
+    `dear`: a frame takes 1 ms for each row of its lane; otherwise 1 ms.
+    """
+    rig.device.automatic, rig.device.right = False, right
+    seen = []
+    for _ in range(steps):
+        rig.step(3)  # as many as the engine would queue
+        seen.append((len(rig.core.in_flight), rig.core.in_flight[-1].plan.lanes[0].proposal_source))
+        rig.device.finish(MS * (rig.device.queue[0].frame.shape.target_width if dear else 1))
+    return seen
+
+
+def test_copies_that_are_never_right_do_not_keep_frames_from_being_queued(make_rig):
+    rig = make_rig(drafts=3, learned=False)
+    rig.submit("a", output=480)
+    rig.device.copied = 3
+    seen = play(rig, 300, right=0)[50:]
+    queued = sum(frames == 2 for frames, _ in seen)
+    assert queued > 0.9 * len(seen)
+    assert sum(source == "copy" for _, source in seen) <= 2 * len(seen) / LONGEST_PAUSE + 1
+
+
+def test_an_offer_that_a_plan_passes_over_is_withdrawn(make_rig):
+    rig = make_rig(drafts=3, learned=False)
+    rig.submit("a", output=480)
+    rig.device.copied = 3
+    play(rig, 60, right=0, dear=True)
+    request = rig.core.table.get("a")
+    request.copy_mean, request.copied_well = 3.0, True  # the scheduler knows better
+    # One frame is left alone in flight, for an offer; behind the next, which passes it over, another is queued.
+    assert play(rig, 2, right=0, dear=True) == [(1, None), (2, None)]
+    assert not request.copied_well
+
+
+def test_copies_are_found_when_they_become_right(make_rig):
+    rig = make_rig(drafts=3, learned=False)
+    rig.device.scripts[10] = list(range(20, 99)) * 20
+    rig.submit("a", output=480)
+    rig.device.copied = 3
+    play(rig, 90, right=0)
+    seen = play(rig, LONGEST_PAUSE + 25, right=3)
+    assert [source for _, source in seen[-20:]].count("copy") >= 15
+
+
+def test_trials_of_copies_grow_rare_and_come_back_with_success():
+    trials = CopyTrials()
+    gaps = []
+    for _ in range(9):
+        assert trials.due
+        trials.verified(rounds=8, accepted=1)
+        gaps.append(0)
+        while not trials.due:
+            trials.completed()
+            gaps[-1] += 1
+    assert gaps == [1, 3, 7, 15, 31, 63, 64, 64, 64]
+    trials.failed()
+    trials.failed()  # one trial's second report
+    assert trials.rest == LONGEST_PAUSE
+    trials.verified(rounds=8, accepted=8)
+    assert trials.due
+    assert trials.pause == 0
 
 
 def test_the_better_source_is_taken_and_the_other_is_tried_again(make_rig):
