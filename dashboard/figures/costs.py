@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dashboard.extremes import keep_extremes
+from dashboard.figures.axes import UNMEASURED
 from dashboard.formatting import milliseconds, percent, utc
 from dashboard.score import Row
 
@@ -57,7 +58,12 @@ def _drift_layout() -> dict[str, Any]:
         "dragmode": "zoom",
         **_PLAIN,
         "xaxis": {"type": "date", "automargin": True, "title": {"text": "time of day, UTC", "font": {"size": 12}}},
-        "yaxis": {"automargin": True, "rangemode": "tozero", "title": {"text": "ms", "font": {"size": 12}}},
+        "yaxis": {
+            "automargin": True,
+            "rangemode": "tozero",
+            "title": {"text": "ms", "font": {"size": 12}},
+            **UNMEASURED,
+        },
     }
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dashboard.bins import Binned
+from dashboard.figures.axes import UNMEASURED
 from dashboard.figures.lanes import life_labels, life_traces
 from dashboard.figures.timeline_bins import ROW_HEIGHT, bin_traces, extreme_traces
 from dashboard.formatting import (
@@ -308,6 +309,7 @@ def _layout(device_rows: Sequence[str], extremes_px: int, lives: Sequence[str]) 
             "type": "log",
             "domain": domains[1],
             "visible": extremes_px > 0,
+            **UNMEASURED,
             "fixedrange": True,
             "automargin": True,
             "tickmode": "array",
@@ -335,4 +337,5 @@ def _rows_axis(names: Sequence[str], places: Sequence[float], domain: Sequence[f
         "automargin": True,
         "fixedrange": True,
         "zeroline": False,
+        **UNMEASURED,
     }

@@ -7,6 +7,7 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
+from dashboard.figures.axes import UNMEASURED
 from dashboard.formatting import words
 from dashboard.palette import KIND_COLOURS, SERIES_COLOURS, kind_colour
 from dashboard.queries.latencies import Percentiles
@@ -142,6 +143,7 @@ def _figure(trends: Trends, traces: list[dict[str, Any]], unit: str) -> dict[str
                 "fixedrange": True,
                 "nticks": 5,
                 "ticksuffix": unit,
+                **UNMEASURED,
                 "separatethousands": True,
                 "tickfont": {"size": 11},
             },

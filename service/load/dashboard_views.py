@@ -18,9 +18,13 @@ QUESTION = "SELECT kind, SUM(plans) AS plans, SUM(device_ms_sum) AS busy_ms FROM
 
 
 def views(engine: sa.Engine) -> list[View]:
-    """Every page, with a plan and a request from the middle of the store. Raises StoreError."""
+    """Every page, with a plan and a request from the middle of the store. Raises StoreError.
+
+    Costs and learning are of that plan's run: the newest one, which the server has just begun, holds nothing to show.
+    """
     plan, request = _middle(engine)
-    plan_path = f"/dashboard/plan/{_quoted(plan.run_id)}/{plan.fence}"
+    run = _quoted(plan.run_id)
+    plan_path = f"/dashboard/plan/{run}/{plan.fence}"
     request_path = f"/dashboard/requests/{_quoted(request.run_id)}/{_quoted(request.request_id)}"
     return [
         _spanned("overview, hour", "/dashboard/?last=1h", TILES, "6h", complete=f"#overview-device {DRAWN}"),
@@ -52,8 +56,8 @@ def views(engine: sa.Engine) -> list[View]:
         ),
         _spanned("requests, hour", "/dashboard/requests?last=1h", "#requests-grid .ag-row", "6h"),
         _changed("request", request_path, "#request-plans .ag-row", "all requests", click(".crumbs a"), "main h1"),
-        _spanned("costs, day", "/dashboard/costs?last=24h", "#costs-grid .ag-row", "6h"),
-        _spanned("learning, day", "/dashboard/learning?last=24h", "main h1", "6h"),
+        _spanned("costs, day", f"/dashboard/costs?last=24h&run={run}", "#costs-grid .ag-row", "6h"),
+        _spanned("learning, day", f"/dashboard/learning?last=24h&run={run}", "#learning-bounds", "6h"),
         _changed(
             "policy",
             "/dashboard/policy",

@@ -13,6 +13,7 @@ import pytest
 from factories import fill_store
 from fake_engine import READY, Api, raw_request, serving
 
+from service.api import context
 from service.api.generation_options import USED
 from service.control.policy import resolve_initial_policy
 from service.settings import Settings
@@ -44,6 +45,16 @@ def test_plans_have_the_sql_columns_and_come_newest_first(trace_api):
     times = [item["committed_at"] for item in items]
     assert times == sorted(times, reverse=True)
     assert dt.datetime.fromisoformat(times[0]).tzinfo is not None
+
+
+@pytest.mark.parametrize("path", ["plans", "requests", "runs", "catalog", "ledgers"])
+def test_a_listing_that_takes_too_long_is_stopped_and_says_what_to_ask(trace_api, monkeypatch, path):
+    assert trace_api.http.get(f"/api/{path}").status_code == 200
+    monkeypatch.setattr(context, "READ_LIMIT_S", 0.0)
+    answer = trace_api.http.get(f"/api/{path}")
+    assert answer.status_code == 503
+    assert "ask for a shorter span of time or fewer rows" in answer.text
+    assert "retry-after" in answer.headers
 
 
 def test_pages_follow_each_other_without_gap_or_repetition(trace_api):

@@ -90,7 +90,7 @@ def test_an_answer_is_a_chart_and_its_choices_are_in_the_address(open_page, page
     page.get_by_label("Drawn as").first.click()
     page.get_by_role("option", name="points").click()
     expect(page.locator("#sql-graph .scatterlayer .point")).to_have_count(2)
-    for name, value in (("view", "chart"), ("kind", "points"), ("x", "0"), ("y", "1")):
+    for name, value in (("view", "chart"), ("kind", "points"), ("x", "0"), ("y", "2")):
         assert urllib.parse.parse_qs(urllib.parse.urlsplit(page.url).query)[name] == [value]
 
 

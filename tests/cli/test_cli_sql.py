@@ -54,6 +54,16 @@ def test_an_answer_is_a_table_csv_or_json(helios, store):
     assert json.loads(helios(*command, "--json").stdout)[2] == {"i": 3, "i2": "x"}
 
 
+def test_texts_in_csv_are_no_formulas_unless_they_are_asked_for_as_they_are(helios, store):
+    command = ("sql", "SELECT '=1+1' AS \"@a\", '-x' AS b, 'a=b' AS c, -5 AS d", "--database", store)
+    rows = list(csv.reader(io.StringIO(helios(*command, "--csv").stdout)))
+    assert rows == [["'@a", "b", "c", "d"], ["'=1+1", "'-x", "a=b", "-5"]]
+    assert list(csv.reader(io.StringIO(helios(*command, "--csv", "--raw").stdout)))[1] == ["=1+1", "-x", "a=b", "-5"]
+    refused = helios(*command, "--raw")
+    assert refused.exit_code != 0
+    assert "add --csv" in refused.output
+
+
 def test_an_answer_too_wide_for_a_table_is_whole_one_value_a_line(helios, store):
     wide = "SELECT * FROM plan_minutes"
     assert helios("sql", wide, "--database", store).stdout.startswith("no rows of minute, run_id, kind, ")

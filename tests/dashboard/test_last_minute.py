@@ -76,7 +76,7 @@ def test_the_reads_of_each_second_search_by_index(store: sa.Engine) -> None:
             for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values)  # type: ignore[arg-type]
         ]
     assert len(asked) >= 5
-    scans = [step for step in steps if step.startswith("SCAN") and "INDEX" not in step]
+    scans = [step for step in steps if step.startswith("SCAN") and "INDEX" not in step and "(subquery" not in step]
     assert scans == []
 
 

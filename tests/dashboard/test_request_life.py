@@ -60,6 +60,14 @@ def test_what_ran_meanwhile_is_counted_by_kind_and_by_request(any_store: sa.Engi
     assert meanwhile.others == 0
 
 
+def test_time_in_which_no_plan_ran_is_counted_and_named(any_store: sa.Engine) -> None:
+    found = life(any_store, stalled())
+    (meanwhile,) = found.waits
+    assert meanwhile.idle_ms == 15
+    rows = [row for row in life_page(found)._traverse() if getattr(row, "className", None) == "wait-idle"]
+    assert ["no plan" in str(row) and "15.0 ms" in str(row) for row in rows] == [True]
+
+
 def test_only_the_part_of_a_plan_inside_the_wait_counts(any_store: sa.Engine) -> None:
     case = Case()
     case.request("slow", 100, first_output_at=at(500), finished_at=at(510), finish_reason="stop")

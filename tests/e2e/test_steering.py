@@ -80,7 +80,7 @@ def on_trial(page: Page, helios: HeliosServer, draft: str, minutes: str, first_t
     for label, entry in (("First token p99, at most", first_token), ("Inter-token p99, at most", ""),
                          ("Throughput, at least", "")):  # fmt: skip
         page.get_by_role("textbox", name=label).fill(entry)
-    page.get_by_role("textbox", name="First token p99, of samples").fill("1")
+    page.get_by_role("textbox", name="First token p99, values needed").fill("1")
     page.get_by_role("button", name="Apply on trial").click()
 
 

@@ -98,6 +98,35 @@ def test_a_span_limits_the_sums_and_an_earlier_one_finds_the_run_of_its_time(any
             read_catalog(any_store, **wrong)
 
 
+def test_an_earlier_moment_of_a_run_has_the_plan_before_it(any_store: sa.Engine) -> None:
+    filled = fill_store(any_store, plans=60, requests=8)
+    write_minutes(any_store)
+    with read_transaction(any_store) as connection:
+        own = sa.select(plans.c.committed_at).where(plans.c.run_id == filled.run_ids[1])
+        times = sorted(connection.execute(own).scalars())
+    at = times[len(times) // 2]
+    assert read_catalog(any_store, run=filled.run_ids[1], until=at).as_of == times[len(times) // 2 - 1]
+
+
+def test_a_run_without_plans_is_not_looked_for_among_all_plans(store: sa.Engine) -> None:
+    filled = fill_store(store, plans=60, requests=8)
+    later = filled.last_at + dt.timedelta(minutes=1)
+    with write_transaction(store) as connection:
+        row = dict(connection.execute(sa.select(engine_runs).limit(1)).mappings().one())
+        connection.execute(engine_runs.insert(), {**row, "run_id": "newest", "started_at": later, "ended_at": None})
+    asked: list[str] = []
+
+    @sa.event.listens_for(store, "before_cursor_execute")
+    def note(_c: object, _cursor: object, statement: str, _values: object, _x: object, _many: object) -> None:
+        asked.append(" ".join(statement.split()))
+
+    assert read_catalog(store, until=later + dt.timedelta(hours=1)).run_id == "newest"
+    sa.event.remove(store, "before_cursor_execute", note)
+    of_plans = [statement for statement in asked if "FROM plans" in statement]
+    assert of_plans
+    assert [statement for statement in of_plans if "plans.run_id = ?" not in statement] == []
+
+
 def test_an_empty_store_has_no_catalog(any_store: sa.Engine) -> None:
     found = read_catalog(any_store)
     assert (found.run_id, found.rows, found.source) == (None, [], "")

@@ -123,7 +123,7 @@ def guard_form(*, available: bool) -> Any:
 
 
 def _limit(name: str) -> list[Any]:
-    samples = f"{LABELS[name].split(',')[0]}, judged from so many values"
+    samples = f"{LABELS[name].split(',')[0]}, values needed"
     return [
         dmc.TextInput(
             id=here.guard_limit(name),
@@ -134,7 +134,7 @@ def _limit(name: str) -> list[Any]:
         ),
         dmc.TextInput(
             id=here.guard_samples(name),
-            label="from … values on",
+            label="values needed",
             value=default_samples(name),
             inputProps={"inputMode": "numeric", "maxLength": MAX_ENTRY, "autoComplete": "off"},
             **aria(label=samples),
