@@ -177,9 +177,12 @@ def downgrade() -> None:
     """Takes all of it back."""
     connection = op.get_bind()
     refuse_operator_views(connection, *_ADDED_TO_VIEWS)
+    grants = _grants(connection)
     for view in _VIEWS:
         connection.exec_driver_sql(f"DROP VIEW {view}")
     _make_views(connection, prompt_rows=False)
+    for grant in grants:
+        connection.exec_driver_sql(grant)
     _add_up_minutes(connection)
     if connection.dialect.name == "postgresql":
         op.drop_constraint("pk_plan_minutes", "plan_minutes")
@@ -192,6 +195,20 @@ def downgrade() -> None:
             connection.exec_driver_sql(f"ALTER TABLE {table} DROP COLUMN {name}")
     for name in _COEFFICIENTS:
         connection.exec_driver_sql(f"ALTER TABLE policy_versions DROP COLUMN {name}")
+
+
+def _grants(connection: sa.Connection) -> list[str]:
+    """What others may do with the views, as statements that allow it again; nothing on SQLite."""
+    if connection.dialect.name != "postgresql":
+        return []
+    views = ", ".join(f"CAST('{view}' AS regclass)" for view in _VIEWS)
+    found = connection.exec_driver_sql(
+        "SELECT c.relname, g.privilege_type,"
+        " CASE g.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(g.grantee)) END,"
+        " CASE WHEN g.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END FROM pg_class AS c, aclexplode(c.relacl) AS g"
+        f" WHERE c.oid IN ({views}) AND g.grantee <> c.relowner"
+    )
+    return [f"GRANT {privilege} ON {view} TO {grantee}{option}" for view, privilege, grantee, option in found.all()]
 
 
 def _coefficient(name: str) -> sa.Column[object]:
