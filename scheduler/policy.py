@@ -265,7 +265,7 @@ class PolicyConfig:
         """For people who wait: prompts are read by their waits, and late gaps between outputs cost."""
         return cls(
             prompt_wait_price=1000.0,
-            prompt_rank_age_ms=30.0,
+            prompt_rank_age_ms=1000.0,
             decode_gap_weight=0.7,
             decode_late_price=300.0,
             decode_cadence="on",
