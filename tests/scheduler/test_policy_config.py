@@ -89,7 +89,7 @@ def test_interactive_prices_waits_and_late_gaps_and_keeps_the_rest():
     changed = PolicyConfig.interactive().as_dict().items() - PolicyConfig.balanced().as_dict().items()
     assert dict(changed) == {
         "prompt_wait_price": 1000.0,
-        "prompt_rank_age_ms": 30.0,
+        "prompt_rank_age_ms": 1000.0,
         "decode_gap_weight": 0.7,
         "decode_late_price": 300.0,
         "decode_cadence": "on",
