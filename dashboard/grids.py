@@ -5,7 +5,6 @@ Formatters and cell components named here live in assets/grids.js.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import dash_ag_grid as dag
@@ -47,13 +46,9 @@ def grid(
     *,
     height_px: int | None = None,
     row_id: str | None = None,
-    narrow: Mapping[str, int] | None = None,
     label: str,
 ) -> Any:
-    """A table; as tall as its rows without `height_px`. `row_id` is the field that identifies a row across updates.
-
-    `narrow`: fields that come first on a phone, with their widths in px there.
-    """
+    """A table; as tall as its rows without `height_px`. `row_id` is the field that identifies a row across updates."""
     options: dict[str, Any] = {
         "theme": {"function": "heliosTheme(themeQuartz)"},
         "rowHeight": ROW_HEIGHT_PX,
@@ -67,10 +62,7 @@ def grid(
     }
     if height_px is None:
         options["domLayout"] = "autoHeight"
-    extra: dict[str, Any] = {} if row_id is None else {"getRowId": f"params.data.{row_id}"}
-    if narrow is not None:
-        options["context"] = {"narrow": [{"colId": field, "width": width} for field, width in narrow.items()]}
-        extra["eventListeners"] = {name: ["narrow(params)"] for name in ("firstDataRendered", "gridSizeChanged")}
+    extra = {} if row_id is None else {"getRowId": f"params.data.{row_id}"}
     table = dag.AgGrid(
         id=grid_id,
         columnDefs=columns,

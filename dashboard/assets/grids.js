@@ -8,16 +8,6 @@
     const fixed = (value, digits) =>
         value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 
-    // On a phone the columns that a table is read for (`context.narrow`: id and width) come first; none is left out.
-    const NARROW_PX = 560;
-    functions.narrow = function (params) {
-        const small = window.innerWidth < NARROW_PX, context = params.context || {};
-        if (!context.narrow || small === Boolean(context.isNarrow)) return;
-        context.isNarrow = small;
-        if (small) params.api.applyColumnState({ state: context.narrow, applyOrder: true });
-        else params.api.resetColumnState();
-    };
-
     functions.count = (value) => (missing(value) ? NOTHING : fixed(value, 0));
 
     functions.milliseconds = function (value) {

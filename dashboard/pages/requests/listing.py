@@ -27,11 +27,20 @@ FINISH_WORDS = {
     RUNNING: "still running",
 }
 COLUMNS = [
+    # The first three fit on a phone: which request, and how long it took.
+    text(
+        "request_id",
+        "Request",
+        width=158,
+        cellRenderer="RequestLink",
+        cellClass="digits",
+        tooltip="Opens its life",
+        tooltipField="request_id",
+    ),
+    number("first_ms", "First token", "milliseconds", width=104, tooltip="Arrival to the first output"),
+    number("whole_ms", "In all", "milliseconds", width=88, tooltip="Arrival to the end"),
     text("arrived", "Arrived, UTC", width=168, cellClass="digits"),
-    text("request_id", "Request", width=240, cellRenderer="RequestLink", cellClass="digits", tooltip="Opens its life"),
     text("state", "State", width=148),
-    number("first_ms", "First token", "milliseconds", width=106, tooltip="Arrival to the first output"),
-    number("whole_ms", "In all", "milliseconds", width=96, tooltip="Arrival to the end"),
     number("queue_ms", "Queue", "milliseconds", width=90, tooltip="Arrival at the engine to its first graph"),
     number("prefill_ms", "Prefill", "milliseconds", width=92, tooltip="First graph to first output"),
     number("decode_ms", "Decode", "milliseconds", width=92, tooltip="First to last output"),
@@ -42,8 +51,6 @@ COLUMNS = [
     text("model", "Model", width=190),
     text("error", "Error", width=240),
 ]
-NARROW = {"request_id": 116, "first_ms": 98, "whole_ms": 84, "state": 120}
-"""On a phone: which request, and how long it took, before anything is scrolled."""
 MAX_GRID_ROWS = 18
 GRID_HEIGHT_PX = 620
 
@@ -135,7 +142,6 @@ def _table(wanted: Wanted, found: Found) -> list[Any]:
             rows,
             height_px=height,
             row_id="id",
-            narrow=NARROW,
             label=f"Requests, {ORDERS[wanted.order].lower()}",
         ),
         _pager(wanted, found.total),
