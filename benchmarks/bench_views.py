@@ -108,6 +108,8 @@ def rounds(base: str, options: argparse.Namespace) -> list[dict[str, float]]:
         rows.append(row | {"views_answered": len(answers)})
     for reader in readers:
         reader.ends.set()
+    for reader in readers:
+        reader.join()
     return rows
 
 
