@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from gpu.calibration import ConfidenceCalibration
 from gpu.capacity import draft_capacity
 from gpu.device import (
     DeviceLimits,
@@ -73,8 +74,9 @@ class PreparedDevice(Generic[Program]):
         state: SlotState,
         sampling: RequestSampling,
         transport: Transport[Program],
+        calibrates: bool = True,
     ) -> None:
-        """`state` and `sampling` are those that the programs work on."""
+        """`state` and `sampling` are those that the programs work on. `calibrates`: the draft head's confidence."""
         self._programs = dict(programs)
         self._limits = limits
         self._state = state
@@ -86,6 +88,7 @@ class PreparedDevice(Generic[Program]):
         self._memory = Memory(limits.kv_pages, limits.snapshot_rows)
         self._drafts = DraftLimits(limits.draft_tokens, limits.learned_drafts)
         self._draft_capacity = draft_capacity(programs)
+        self._calibration = ConfidenceCalibration(self._draft_capacity) if calibrates else None
         self._requests: dict[int, OpenRequest] = {}
         self._closing: list[OpenRequest] = []
         self._in_flight: collections.deque[_Submitted] = collections.deque()
@@ -335,7 +338,12 @@ class PreparedDevice(Generic[Program]):
             return None, None
         slots = [lane.request.slot for lane in submitted.lanes]
         sizes = self._limits.request_slots, self._draft_capacity
-        return confidence_by_slot(output, slots, *sizes), survival_by_slot(output, slots, *sizes)
+        confidence, survival = confidence_by_slot(output, slots, *sizes), survival_by_slot(output, slots, *sizes)
+        if self._calibration is not None and confidence is not None and survival is not None:
+            for request in (lane.request for lane in submitted.lanes):
+                own = confidence[0, request.slot], survival[request.slot]
+                confidence[:, request.slot] = self._calibration.corrected(request.sampling, *own)
+        return confidence, survival
 
     def _set_up(self, kind: GraphKind, request: OpenRequest) -> None:
         """After an init or restore program the request can run."""

@@ -49,6 +49,7 @@ class SimulatedDevice(PreparedDevice[SimulatedProgram]):
             SlotState(limits.request_slots, columns, 1, torch.float32),
             slots,
             SimulatedTransport(slots, clock, wait_until),
+            calibrates=False,  # its confidence is the true probability
         )
 
 
