@@ -20,7 +20,9 @@ from scheduler.policy import PolicyConfig
 from scheduler.shapes import Allocation
 from scheduler.simulation.acceptance import Survival, parse_acceptance
 from scheduler.simulation.baselines.naming import Baseline
+from scheduler.simulation.durations import Disturbance
 from scheduler.simulation.experiment import Experiment, policy_by_name
+from scheduler.simulation.grid import GraphGrid
 from scheduler.simulation.machine import MachineSettings
 from scheduler.simulation.measured import MeasuredTable, parse_catalog
 from scheduler.simulation.metrics import summary
@@ -39,6 +41,9 @@ class Run:
     """One simulation. `policy`: a preset's or a baseline's name; `coefficients` change a preset.
 
     `acceptance`: words that choose a row of per_position_acceptance.csv; "" for no speculation. `slots`: request slots.
+    `skip`: requests of the trace that are left out before the first. `grid`: prompt rows, batch step, prompt step and
+    where fine prompt capacities end (scheduler.simulation.grid). `noise`, `drift`, `wrong` (capture): see
+    Disturbance.
     """
 
     data: str
@@ -54,6 +59,12 @@ class Run:
     device_allocation: bool = False
     queue_depth: int = 1
     slots: int = 64
+    skip: int = 0
+    grid: tuple[int, int, int, int] = (1, 0, 0, 0)
+    noise: float = 0.0
+    drift: float = 0.0
+    wrong: str = ""
+    seed: int = 0
 
     @property
     def name(self) -> str:
@@ -67,6 +78,13 @@ class Run:
             "unpadded" * self.unpadded,
             f"drafts{self.draft_tokens}" * bool(self.draft_tokens),
             "device" * self.device_allocation,
+            f"skip{self.skip}" * bool(self.skip),
+            f"slots{self.slots}" * (self.slots != 64),
+            f"grid{'-'.join(map(str, self.grid))}" * (self.grid != (1, 0, 0, 0)),
+            f"noise{self.noise:g}" * bool(self.noise),
+            f"drift{self.drift:g}" * bool(self.drift),
+            f"wrong-{self.wrong}" * bool(self.wrong),
+            f"seed{self.seed}" * bool(self.seed),
         ]
         return re.sub(r"[^A-Za-z0-9_.=-]+", "-", "__".join(filter(None, parts)))
 
@@ -83,8 +101,21 @@ def _arrivals_text(data: str, arrivals: str) -> str:
 
 
 def workload(run: Run) -> Workload:
-    """The run's arrivals at its rate."""
-    return parse_arrivals(_arrivals_text(run.data, run.arrivals), run.arrivals, run.rate_scale, run.requests)
+    """The run's arrivals at its rate, the first of them at time 0 when others were skipped."""
+    text = _arrivals_text(run.data, run.arrivals)
+    found = parse_arrivals(text, run.arrivals, run.rate_scale, run.skip + run.requests)
+    if not run.skip:
+        return found
+    assert not found.next_turn, "later turns of skipped sessions would be left without a start"
+    kept = found.arrivals[run.skip :]
+    first_ns = kept[0].time_ns or 0
+    return Workload(
+        tuple(
+            dataclasses.replace(arrival, index=index, time_ns=(arrival.time_ns or 0) - first_ns)
+            for index, arrival in enumerate(kept)
+        ),
+        {},
+    )
 
 
 def survival(run: Run) -> Survival | None:
@@ -114,7 +145,10 @@ def experiment(run: Run) -> Experiment:
         survival=survival(run),
         draft_tokens=run.draft_tokens,
         allocation=Allocation.DEVICE if run.device_allocation else Allocation.HOST,
+        grid=GraphGrid(*run.grid),
         unpadded=run.unpadded,
+        disturbance=Disturbance(run.noise, run.drift, wrong_capture=run.wrong),
+        seed=run.seed,
     )
 
 

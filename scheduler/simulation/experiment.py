@@ -14,8 +14,9 @@ from scheduler.simulation.baselines.naming import Baseline, named_baseline, step
 from scheduler.simulation.batcher import Batcher
 from scheduler.simulation.durations import Disturbance, PaddedCost, StepCost, TrueDurations
 from scheduler.simulation.errors import SimulationError
+from scheduler.simulation.grid import GraphGrid, shapes_on_grid
 from scheduler.simulation.machine import MachineSettings, Progress, simulate
-from scheduler.simulation.measured import LoadReport, MeasuredTable, PreparedGraphs, scheduler_shapes
+from scheduler.simulation.measured import LoadReport, MeasuredTable, PreparedGraphs
 from scheduler.simulation.results import SimulationResult
 from scheduler.simulation.unpadded import UnpaddedCost
 from scheduler.simulation.workload import Workload
@@ -27,6 +28,7 @@ BASELINES = "budget:N, prefill_first[:N], fixed:N"
 class Experiment:
     """`policy`: coefficients for RequestScheduler, or a baseline. Durations follow context where the table has it.
 
+    `grid`: the graphs that RequestScheduler is given beside the measured ones; baselines keep the measured ones.
     `survival`: acceptance of drafts; needed when anything proposes some. `draft_tokens`: the deepest draft that
     RequestScheduler is given; 0 loads the ordinary mode. `allocation`: who divides the rows of its speculative graphs.
     `measured`: whether every graph's duration at the reference context is observed once before the start. `unpadded`:
@@ -39,6 +41,7 @@ class Experiment:
     survival: Survival | None = None
     draft_tokens: int = 0
     allocation: Allocation = Allocation.HOST
+    grid: GraphGrid = dataclasses.field(default_factory=GraphGrid)
     measured: bool = True
     unpadded: bool = False
     heterogeneity: float = 0.0
@@ -63,7 +66,8 @@ class Experiment:
             durations = TrueDurations(cost, self.disturbance, self.seed)
             depth = self.draft_depth
         else:
-            graphs = scheduler_shapes(table, self.machine.request_slots, self.draft_tokens, self.allocation)
+            slots = self.machine.request_slots
+            graphs = shapes_on_grid(table, self.grid, slots, self.draft_tokens, self.allocation)
             durations = TrueDurations(self._cost(graphs, table), self.disturbance, self.seed)
             batcher, report = self._scheduler(self.policy, graphs, durations), graphs.report
             depth = max(shape.draft_depth for shape in graphs.shapes)

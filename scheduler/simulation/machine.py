@@ -212,7 +212,8 @@ class _Machine:
     def _take_in(self, arrival: Arrival, arrived_ns: int) -> None:
         room = self._settings.context_capacity - arrival.prompt_tokens
         length = min(arrival.output_tokens, room)
-        spec = arrival.spec or self._spec(arrival, length if self._settings.known_output_lengths else room)
+        most = length if self._settings.known_output_lengths else room
+        spec = self._spec(arrival, most, max(0, self._now_ns - arrived_ns))
         handle = self._batcher.admit(spec)
         cached = spec.cached_tokens
         outcome = Outcome(
@@ -222,13 +223,16 @@ class _Machine:
         self._by_slot[handle.slot] = self._execution.open(arrival, outcome, handle, length)
         self._residents += 1
 
-    def _spec(self, arrival: Arrival, most_output: int) -> RequestSpec:
+    def _spec(self, arrival: Arrival, most_output: int, waited_ns: int) -> RequestSpec:
+        if arrival.spec is not None:
+            return dataclasses.replace(arrival.spec, waited_ns=waited_ns)
         return RequestSpec(
             request_id=str(arrival.index),
             prompt_tokens=arrival.prompt_tokens,
             max_output_tokens=most_output,
             context_capacity=self._settings.context_capacity,
             cached_tokens=self._prefixes.cached_tokens(arrival),
+            waited_ns=waited_ns,
         )
 
     def _submit(self, plan: Any) -> None:

@@ -26,6 +26,7 @@ from scheduler.simulation.experiment import (
     policy_by_name,
     policy_from_document,
 )
+from scheduler.simulation.grid import MOST_PROMPT_ROWS, GraphGrid
 from scheduler.simulation.machine import MachineSettings
 from scheduler.simulation.measured import MeasuredTable, parse_catalog
 from scheduler.simulation.metrics import Limits, summary
@@ -90,6 +91,25 @@ def machine_options(function: Function) -> Function:
                 default=True,
                 show_default=True,
                 help="Start with every graph measured once, or none.",
+            ),
+            click.option(
+                "--mixed-prompt-rows",
+                type=click.IntRange(1, MOST_PROMPT_ROWS),
+                default=1,
+                show_default=True,
+                help="Prompts that may share a mixed graph.",
+            ),
+            click.option(
+                "--mixed-batch-step",
+                type=click.IntRange(0),
+                default=0,
+                help="Prepare batches in its multiples too (8, 16, ...), at interpolated times.",
+            ),
+            click.option(
+                "--mixed-prompt-step",
+                type=click.IntRange(0),
+                default=0,
+                help="Prepare prompt capacities in its multiples (64, 128, ...), at interpolated times.",
             ),
             click.option("--unpadded", is_flag=True, help="Steps take the time of their exact size, interpolated."),
             click.option(
@@ -218,6 +238,7 @@ def _inputs(
         survival=survival,
         draft_tokens=draft_tokens,
         allocation=Allocation(given["allocation"]),
+        grid=GraphGrid(given["mixed_prompt_rows"], given["mixed_batch_step"], given["mixed_prompt_step"]),
         measured=given["measured"],
         unpadded=given["unpadded"],
         heterogeneity=given["heterogeneity"],
