@@ -155,7 +155,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=pathlib.Path, required=True, metavar="DIR")
     parser.add_argument("--half", type=int, choices=(0, 1), default=1)
-    parser.add_argument("--policies", nargs="+", default=["interactive@fine", "balanced@measured"], metavar="NAME")
+    parser.add_argument("--policies", nargs="*", default=["interactive@fine", "balanced@measured"], metavar="NAME")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="scenarios whose name has one of these words")
     parser.add_argument("--out", type=pathlib.Path, metavar="DIR", help="keep one JSON file per run here, and go on")
     parser.add_argument("--workers", type=int, default=2)
