@@ -116,8 +116,8 @@ def main() -> None:
         print(json.dumps([{**dataclasses.asdict(run), **figures} for run, figures in found.items()], indent=1))
         return
     for catalog in options.catalogs:
-        for acceptance in ACCEPTANCE:
-            print(f"\n### {catalog.split('__')[0]}, {acceptance} acceptance ({ACCEPTANCE[acceptance]})\n")
+        for acceptance, words in ACCEPTANCE.items():
+            print(f"\n### {catalog.split('__')[0]}, {acceptance} acceptance ({words})\n")
             print(f"| streams | best depth | its tokens/s | {' | '.join(names)} |\n" + "|---" * (3 + len(names)) + "|")
             for streams in options.streams:
                 row = {name: found[make(catalog, acceptance, streams, name, options.turns)] for name in names}
