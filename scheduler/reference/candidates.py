@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterable
 
 from scheduler.plans import BarredBy, CostState, PlanParts, Role, ScoreKind
 from scheduler.reference.decision import Graph
 from scheduler.reference.extents import STATE_KINDS, physical_rows
-from scheduler.reference.value import Context, Lane, Parts, total_of
+from scheduler.reference.value import Context, Lane, Parts, Reliefs, total_of
 from scheduler.shapes import GraphKind
 
 
@@ -97,11 +98,19 @@ def single(
     context: Context, graph: Graph, uses: list[Use], barred_by: BarredBy = BarredBy.NONE, priced: int = 1
 ) -> Candidate:
     """A candidate of one graph, its lanes' parts summed in the given order; barred when it needs too many pages."""
-    sums = total_of(use.parts for use in uses)
-    scored = context.score(sums, graph.duration_ms if graph.known else None)
+    sums, reliefs = total_of(use.parts for use in uses), reliefs_of(context, uses, graph.duration_ms)
+    scored = context.score(sums, graph.duration_ms if graph.known else None, reliefs)
     if barred_by is BarredBy.NONE and _new_pages_missing(context, graph, uses):
         barred_by = BarredBy.PAGES
     return Candidate(graph, tuple(uses), graph.known, graph.duration_ns, *scored, barred_by=barred_by, priced=priced)
+
+
+def reliefs_of(context: Context, uses: Iterable[Use], horizon_ms: float) -> Reliefs:
+    """What the candidate spares prompts that wait and streams that are late. `uses`: its lanes of inference graphs."""
+    uses = tuple(uses)
+    answered = {use.lane.slot for use in uses if use.role is Role.DECODE}
+    read = {use.lane.slot: use.prompt_tokens for use in uses if use.role is Role.PREFILL}
+    return Reliefs(context.waiting.relief(read), context.lateness.relief(answered, horizon_ms))
 
 
 def _new_pages_missing(context: Context, graph: Graph, uses: list[Use]) -> bool:
@@ -143,10 +152,9 @@ def best_decoders(uses: list[Use]) -> list[Use]:
     return sorted(uses, key=lambda use: (-use.parts.value, use.lane.tick, -use.rows, use.lane.slot))
 
 
-def best_prompt(uses: list[Use]) -> Use | None:
-    """The best prompt lane: value, least recently served, more work, slot; None without any."""
-    ranked = sorted(uses, key=lambda use: (-use.parts.value, use.lane.tick, -use.prompt_tokens, use.lane.slot))
-    return ranked[0] if ranked else None
+def ranked_prompts(uses: list[Use]) -> list[Use]:
+    """Prompt lanes, the best first: value, least recently served, more work, slot."""
+    return sorted(uses, key=lambda use: (-use.parts.value, use.lane.tick, -use.prompt_tokens, use.lane.slot))
 
 
 def prompts(context: Context, graph: Graph, lanes: list[Lane]) -> list[Use]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from scheduler.plans import Role
-from scheduler.reference.candidates import Candidate, Use, decode_use, prompt_use
+from scheduler.reference.candidates import Candidate, Use, decode_use, prompt_use, reliefs_of
 from scheduler.reference.decision import Graph
 from scheduler.reference.value import NOTHING, Context, Lane, Parts, generation_graphs, total_of
 from scheduler.shapes import GraphKind
@@ -43,7 +43,8 @@ def multistage_candidates(context: Context, graph: Graph, stage: list[Lane]) -> 
     rank = {slot: option.parts.value * option.factor(graph, known) for slot, option in best.items()}
     cohort = sorted(lanes, key=lambda lane: (-rank[lane.slot], lane.tick, lane.slot))[: graph.shape.batch_capacity]
     sums = total_of(best[lane.slot].parts.times(best[lane.slot].factor(graph, known)) for lane in cohort)
-    scored = context.score(sums, graph.duration_ms if known else None)
+    horizon_ms = graph.duration_ms if known else 0.0
+    scored = context.score(sums, horizon_ms if known else None, reliefs_of(context, (), horizon_ms))
     uses = tuple(Use(lane, Role(graph.shape.kind.value), 1, 0, 0, NOTHING) for lane in cohort)
     return [Candidate(graph, uses, known, graph.duration_ns if known else 0, *scored)]
 

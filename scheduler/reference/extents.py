@@ -30,6 +30,12 @@ def physical_rows(shape: GraphShape) -> int:
     return shape.batch_capacity if shape.kind in STATE_KINDS else shape.physical_rows
 
 
-def capacities(shape: GraphShape) -> tuple[int, int, int, int]:
-    """B, W, P and C, which padding pruning compares."""
-    return shape.batch_capacity, shape.target_width, shape.target_rows, shape.prefill_capacity
+def capacities(shape: GraphShape) -> tuple[int, ...]:
+    """B, W, P, C and R, which padding pruning compares."""
+    return (
+        shape.batch_capacity,
+        shape.target_width,
+        shape.target_rows,
+        shape.prefill_capacity,
+        shape.prompt_rows,
+    )

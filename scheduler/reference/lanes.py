@@ -16,7 +16,7 @@ from scheduler.reference.prompts import window_starts
 from scheduler.reference.residents import Resident, Stage
 from scheduler.shapes import GraphKind
 
-ORDINARY = (Reason.ORDINARY, Reason.SOLO_PREFILL)
+ORDINARY = (Reason.ORDINARY, Reason.SOLO_PREFILL, Reason.TOKEN_BUDGET)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

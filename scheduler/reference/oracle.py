@@ -10,12 +10,14 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Iterator
+from fractions import Fraction
 
 from scheduler.policy import PolicyConfig
 from scheduler.shapes import Allocation, GraphKind, GraphShape
 
 PREFILLS = (GraphKind.PREFILL, GraphKind.SCORED_PREFILL)
 ROUNDS = (GraphKind.DECODE, GraphKind.SPECULATIVE)
+INFERENCE = (*PREFILLS, *ROUNDS, GraphKind.MIXED)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,8 +25,9 @@ class OracleRequest:
     """One runnable request in `stage` ("prefill", "decode", "init", ..., "terminal").
 
     Memories in ms per unit, 0 when missing. `age_ms`: of its visible output, None without; of a terminal request since
-    it became one. `limit`: rows it may use at most, drafts included. `acceptance`, `forecast`: mean survival of drafts
-    at depth 1, 2, ... `chain`: prerequisites after the current one and before inference.
+    it became one. `waited_ms`: since its arrival; requests of an age were admitted in slot order. `limit`: rows it may
+    use at most, drafts included. `acceptance`, `forecast`: mean survival of drafts at depth 1, 2, ... `chain`:
+    prerequisites after the current one and before inference.
     """
 
     request_id: str
@@ -35,6 +38,7 @@ class OracleRequest:
     delivery_memory: float
     age_ms: float | None
     last_served_tick: int
+    waited_ms: float = 0.0
     limit: int = 1
     scored: bool = False
     acceptance: tuple[float, ...] = ()
@@ -71,6 +75,35 @@ class OracleState:
     def in_stage(self, stage: str) -> list[OracleRequest]:
         """Requests in `stage`, in slot order."""
         return [r for r in self.requests if r.stage == stage]
+
+    @property
+    def measured(self) -> list[tuple[GraphShape, float]]:
+        """Usable shapes of known duration, in ms."""
+        known = [i for i, duration_ns in enumerate(self.durations_ns) if duration_ns and self.usable(i)]
+        return [(self.shapes[i], self.durations_ns[i] / 1e6) for i in known]
+
+    @property
+    def order(self) -> list[OracleRequest]:
+        """Requests with prompt tokens left: by arrival under a token budget, else by age over tokens left."""
+        waiting = [r for r in self.requests if r.remaining_prompt]
+
+        def rank(r: OracleRequest) -> Fraction:
+            return (Fraction(r.waited_ms) + Fraction(self.policy.prompt_rank_age_ms)) / r.remaining_prompt
+
+        if self.policy.token_budget:
+            return sorted(waiting, key=lambda r: (-r.waited_ms, r.slot))
+        return sorted(waiting, key=lambda r: (-rank(r), -r.waited_ms, r.slot))
+
+    @property
+    def ordered(self) -> bool:
+        """The policy reads prompts in that order."""
+        return self.policy.token_budget > 0 or self.policy.prompt_wait_price > 0
+
+    @property
+    def prompt_limit(self) -> int:
+        """Prompt tokens that the token budget leaves beside the decoding requests, at least a smallest chunk."""
+        smallest = min((s.prefill_capacity for s in self.shapes if s.prefill_capacity), default=0)
+        return max(smallest, self.policy.token_budget - len(self.in_stage("decode")))
 
     @property
     def active(self) -> list[OracleRequest]:
@@ -112,7 +145,8 @@ class Share:
 class OracleChoice:
     """A legal choice. `case` names the comparison that it belongs to.
 
-    `parts`: token, delivery, relief, terminal, wait cost. `key`: the total order, the smallest wins.
+    `parts`: token, delivery, relief, terminal, wait cost, and the reliefs of waiting prompts and late streams. `key`:
+    the total order, the smallest wins.
     """
 
     position: int
@@ -122,7 +156,7 @@ class OracleChoice:
     following_lanes: tuple[Share, ...]
     known: bool
     score: float
-    parts: tuple[float, float, float, float, float]
+    parts: tuple[float, ...]
     key: tuple[object, ...]
 
     @property
@@ -137,6 +171,81 @@ class OracleChoice:
         return *before, -sum(share.rows + share.prompt for share in self.following_lanes), slots
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Waiting:
+    """Prompts in the order of reading: (slot, tokens left). `graphs`: (capacity, ms) of those that read them."""
+
+    price: float
+    left: tuple[tuple[int, int], ...]
+    graphs: tuple[tuple[int, float], ...]
+
+    @classmethod
+    def of(cls, state: OracleState) -> Waiting:
+        """Nothing waits at a price of 0."""
+        left = tuple((r.slot, r.remaining_prompt) for r in state.order)
+        measured = [
+            (s, d / 1e6)
+            for i, (s, d) in enumerate(zip(state.shapes, state.durations_ns, strict=True))
+            if d and state.usable(i)
+        ]
+        streams = len(state.active)
+        alone = tuple((s.prefill_capacity, ms) for s, ms in measured if s.kind is GraphKind.PREFILL)
+        beside = tuple(
+            (s.prefill_capacity, ms)
+            for s, ms in measured
+            if s.kind is GraphKind.MIXED and (not streams or s.batch_capacity > streams)
+        )
+        return cls(state.policy.prompt_wait_price, left, (beside or alone) if streams else (alone or beside))
+
+    def relief(self, read: dict[int, int]) -> float:
+        """The price of the time that all prompts together wait less."""
+        return self.price * math.fsum((self._all_ms({}), -self._all_ms(read))) if self.price and self.graphs else 0.0
+
+    def _all_ms(self, read: dict[int, int]) -> float:
+        rest = [left - read.get(slot, 0) for slot, left in self.left]
+        return math.fsum(self._ms(until) for own, until in zip(rest, itertools.accumulate(rest), strict=True) if own)
+
+    def _ms(self, tokens: int) -> float:
+        largest = max(capacity for capacity, _ in self.graphs)
+        whole, rest = divmod(tokens, largest)
+        return math.fsum((whole * self._best_ms(largest), self._best_ms(rest) if rest else 0.0))
+
+    def _best_ms(self, tokens: int) -> float:
+        return min(ms for capacity, ms in self.graphs if capacity >= tokens)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Lateness:
+    """The squares of what gaps exceed their target by. `ages_ms`: of active decoders by slot."""
+
+    price: float
+    sigma_ms: float
+    target_ms: float
+    ages_ms: dict[int, float]
+
+    @classmethod
+    def of(cls, state: OracleState, sigma_ms: float) -> Lateness:
+        """The target is the reference interval and some steps of a lone decoder."""
+        steps = [ms for shape, ms in state.measured if shape.target_rows]
+        target_ms = sigma_ms + state.policy.decode_gap_slack * min(steps, default=0.0)
+        ages_ms = {r.slot: r.age_ms for r in state.active if r.age_ms is not None}
+        return cls(state.policy.decode_late_price, sigma_ms, target_ms, ages_ms)
+
+    def relief(self, answered: set[int], horizon_ms: float) -> float:
+        """Half the price of every square that rises, less those that fall."""
+        terms = []
+        for slot, age in self.ages_ms.items():
+            at_end = age + horizon_ms
+            after = 0.0 if slot in answered else at_end
+            terms += [self._square(at_end), -self._square(age)]
+            terms += [self._square(after + self.sigma_ms), -self._square(after)]
+            terms += [-self._square(age + self.sigma_ms), self._square(age)]
+        return 0.0 - self.price / 2.0 * math.fsum(terms) if self.price else 0.0
+
+    def _square(self, gap_ms: float) -> float:
+        return max(0.0, gap_ms - self.target_ms) ** 2
+
+
 class Pricing:
     """The formula of S4 over one state."""
 
@@ -147,6 +256,8 @@ class Pricing:
         prices = [self.policy.decode_age_price] * len(state.active) + [self.policy.terminal_age_price] * terminals
         self.wait_price = math.fsum(prices)
         self.active = {r.slot for r in state.active}
+        self.waiting = Waiting.of(state)
+        self.lateness = Lateness.of(state, self.sigma_ms)
 
     def decode(self, r: OracleRequest, shape: GraphShape, rows: int, horizon_ms: float) -> Share:
         """A decode lane with `rows` rows."""
@@ -156,10 +267,10 @@ class Pricing:
         relief = 0.0 if age is None else self.policy.decode_age_price * self.sigma_ms * (age + horizon_ms)
         return Share(r, rows, 0, token * expected, self.policy.delivery_fairness * r.delivery_memory, relief)
 
-    def prompt(self, r: OracleRequest, shape: GraphShape) -> Share:
-        """A prompt lane; one that becomes whole yields one output token."""
+    def prompt(self, r: OracleRequest, room: int) -> Share:
+        """A prompt lane that fills `room` tokens if it can; one that becomes whole yields one output token."""
         price = self.policy.token_fairness * r.token_memory
-        work = min(shape.prefill_capacity, r.remaining_prompt)
+        work = min(room, r.remaining_prompt)
         token = (1.0 + price) * work
         if work < r.remaining_prompt:
             return Share(r, 0, work, token)
@@ -189,7 +300,8 @@ class Pricing:
         earning = (*lanes, *following_lanes)
         token, delivery = math.fsum(s.token for s in earning), math.fsum(s.delivery for s in earning)
         relief, terminal = math.fsum(s.relief for s in earning), math.fsum(s.terminal for s in earning)
-        score = token + delivery + relief + terminal
+        reliefs = self._reliefs(position, lanes, following_lanes, horizon_ns / 1e6)
+        score = math.fsum((token, delivery, relief, terminal, *reliefs))
         wait_cost = 0.0
         if horizon_ns:
             horizon, first = horizon_ns / 1e6, duration_ns / 1e6
@@ -197,8 +309,18 @@ class Pricing:
             wait_cost = horizon / 2.0 * self.wait_price - saved / (2.0 * horizon)
             score = score / horizon - wait_cost
         key = self._key(position, following, lanes, following_lanes, horizon_ns, score)
-        parts = token, delivery, relief, terminal, wait_cost
+        parts = token, delivery, relief, terminal, wait_cost, *reliefs
         return OracleChoice(position, following, case, lanes, following_lanes, horizon_ns > 0, score, parts, key)
+
+    def _reliefs(
+        self, position: int, lanes: tuple[Share, ...], following_lanes: tuple[Share, ...], horizon_ms: float
+    ) -> tuple[float, float]:
+        """(prompt_wait_relief, decode_late_relief) of the lanes of inference graphs."""
+        inference = self.state.shapes[position].kind in INFERENCE
+        shares = (*lanes, *following_lanes) if inference else following_lanes
+        read = {share.request.slot: share.prompt for share in shares}
+        answered = {share.request.slot for share in shares if not share.prompt}
+        return self.waiting.relief(read), self.lateness.relief(answered, horizon_ms)
 
     def _key(
         self,
@@ -241,52 +363,3 @@ def unmeasured_duplicate(state: OracleState, position: int, share: Share) -> boo
     smaller = [s for s in state.shapes if s.kind is shape.kind and s.prefill_capacity < shape.prefill_capacity]
     same = any(min(s.prefill_capacity, share.request.remaining_prompt) == share.prompt for s in smaller)
     return state.durations_ns[position] == 0 and same
-
-
-def best_of_cases(choices: Iterable[OracleChoice]) -> list[OracleChoice]:
-    """The best choice of every comparison: one shape, or pair of shapes, and case."""
-    best: dict[tuple[int, int, str], OracleChoice] = {}
-    for choice in choices:
-        place = choice.position, choice.following, choice.case
-        if place not in best or choice.case_key < best[place].case_key:
-            best[place] = choice
-    return list(best.values())
-
-
-def best_choice(state: OracleState, choices: Iterable[OracleChoice]) -> OracleChoice | None:
-    """The winner of the total order after padding pruning among the best choices of every comparison."""
-    best = best_of_cases(choices)
-    left = [x for x in best if not any(_redundant(state, x, y) for y in best)]
-    return min(left, key=lambda choice: choice.key, default=None)
-
-
-def _redundant(state: OracleState, x: OracleChoice, y: OracleChoice) -> bool:
-    """`y` does the work of `x` in a smaller graph (S4)."""
-    first = state.shapes[x.position]
-    if (
-        first.kind in PREFILLS
-        or _work(x.lanes) != _work(y.lanes)
-        or _work(x.following_lanes) != _work(y.following_lanes)
-    ):
-        return False
-    if x.following == y.following:
-        return _smaller(first, state.shapes[y.position])
-    if x.position != y.position or x.following < 0 or y.following < 0:
-        return False
-    following = state.shapes[x.following]
-    return following.kind not in PREFILLS and _smaller(following, state.shapes[y.following])
-
-
-def _smaller(x: GraphShape, y: GraphShape) -> bool:
-    same = (x.kind, x.draft_depth, x.allocation) == (y.kind, y.draft_depth, y.allocation)
-    sizes = [
-        (y.batch_capacity, x.batch_capacity),
-        (y.target_width, x.target_width),
-        (y.target_rows, x.target_rows),
-        (y.prefill_capacity, x.prefill_capacity),
-    ]
-    return same and all(a <= b for a, b in sizes) and any(a < b for a, b in sizes)
-
-
-def _work(shares: tuple[Share, ...]) -> set[tuple[int, int, int]]:
-    return {(share.request.slot, share.rows, share.prompt) for share in shares}

@@ -53,13 +53,20 @@ def prompts(
     shape = pricing.state.shapes[position]
     scored = shape.kind is GraphKind.SCORED_PREFILL
     waiting = [r for r in requests if r.remaining_prompt and r.scored is scored]
-    shares = [pricing.prompt(r, shape) for r in waiting]
+    shares = [pricing.prompt(r, shape.prefill_capacity) for r in waiting]
     mixed = shape.kind is GraphKind.MIXED or unmeasured_too
     return [share for share in shares if mixed or not unmeasured_duplicate(pricing.state, position, share)]
 
 
+def ready_prompts(state: OracleState, position: int) -> list[OracleRequest]:
+    """Ready prompts for a graph: in the policy's order the first of its kind alone, else all."""
+    scored = state.shapes[position].kind is GraphKind.SCORED_PREFILL
+    ready = [r for r in state.order if r.stage == "prefill" and r.scored is scored]
+    return ready[:1] if state.ordered else ready
+
+
 def _prefills(pricing: Pricing, position: int) -> Iterator[OracleChoice]:
-    for share in prompts(pricing, position, pricing.state.in_stage("prefill")):
+    for share in prompts(pricing, position, ready_prompts(pricing.state, position)):
         yield pricing.choice(position, str(share.request.slot), [share])
 
 
@@ -79,9 +86,29 @@ def _mixed(pricing: Pricing, position: int) -> Iterator[OracleChoice]:
     decoders = _decoders(pricing, position)
     for cohort in subsets(decoders, capacity):
         yield pricing.choice(position, "decoders", cohort)
-    for prompt in prompts(pricing, position, state.in_stage("prefill")):
-        for cohort in subsets(decoders, capacity - 1, 0):
-            yield pricing.choice(position, "prompt", [*cohort, prompt])
+    taken = _filling(pricing, position)
+    fewest = min(len(taken), max(1, capacity - len(decoders)))
+    together = state.policy.decode_cadence == "on" or state.policy.token_budget > 0
+    for count in range(1, len(taken) + 1):
+        if count == fewest or (count > fewest and not together):
+            for cohort in subsets(decoders, capacity - count, 0):
+                yield pricing.choice(position, f"{count} prompts", [*cohort, *taken[:count]])
+
+
+def _filling(pricing: Pricing, position: int) -> list[Share]:
+    """The prompts that fill a mixed graph: in the policy's order, else the best of its capacity first."""
+    state, shape = pricing.state, pricing.state.shapes[position]
+    ready = [r for r in state.order if r.stage == "prefill" and not r.scored]
+    if not state.ordered:
+        whole = {r.slot: pricing.prompt(r, shape.prefill_capacity) for r in ready}
+        ready.sort(key=lambda r: (-whole[r.slot].value, r.last_served_tick, -whole[r.slot].prompt, r.slot))
+    room = min(shape.prefill_capacity, state.prompt_limit) if state.policy.token_budget else shape.prefill_capacity
+    taken: list[Share] = []
+    for r in ready[: shape.prompt_rows]:
+        if room:
+            taken.append(pricing.prompt(r, room))
+            room -= taken[-1].prompt
+    return taken
 
 
 def _decoders(pricing: Pricing, position: int) -> list[Share]:
@@ -148,7 +175,7 @@ def _second_cohorts(
             yield "decoders", cohort, needed
     if shape.kind is not GraphKind.MIXED:
         return
-    for case, requests in (("ready prompt", state.in_stage("prefill")), ("new prompt", immediate)):
+    for case, requests in (("ready prompt", ready_prompts(state, following)), ("new prompt", immediate)):
         for prompt in prompts(pricing, following, requests):
             for cohort in subsets(decoders, room - 1, 0):
                 needed = {share.request.slot for share in (*cohort, prompt)} & waiting

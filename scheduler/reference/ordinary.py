@@ -1,4 +1,4 @@
-"""Candidates of one graph: prefill, additive decoding, mixed and terminal ones (specification S4)."""
+"""Candidates of one graph: prefill, additive decoding and terminal ones (specification S4)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from scheduler.reference.candidates import (
     Candidate,
     Use,
     best_decoders,
-    best_prompt,
     decode_use,
     prompts,
     single,
@@ -20,9 +19,10 @@ from scheduler.reference.value import Context
 
 
 def prefill_candidates(context: Context, graph: Graph) -> list[Candidate]:
-    """One for each lane in PREFILL that the graph can serve, in slot order."""
+    """One for each lane in PREFILL that the graph can serve, in slot order; in the policy's order the first alone."""
+    uses = prompts(context, graph, context.by_order(context.stages[Stage.PREFILL]))
     found = []
-    for use in prompts(context, graph, context.stages[Stage.PREFILL]):
+    for use in uses[:1] if context.ordered else uses:
         duplicate = unmeasured_duplicate(context, graph, use)
         found.append(single(context, graph, [use], BarredBy.UNMEASURED if duplicate else BarredBy.NONE))
     return found
@@ -30,18 +30,8 @@ def prefill_candidates(context: Context, graph: Graph) -> list[Candidate]:
 
 def additive_candidates(context: Context, graph: Graph) -> list[Candidate]:
     """The highest lane values that fit B: the best cohort where rows do not constrain each other."""
-    ready = _ranked_decoders(context, graph)
+    ready = ranked_decoders(context, graph)
     return [single(context, graph, ready[: graph.shape.batch_capacity])] if ready else []
-
-
-def mixed_candidates(context: Context, graph: Graph, prompt_too: bool = True) -> list[Candidate]:
-    """Decoders alone, then the best prompt row with the best decoders in the remaining rows."""
-    found = additive_candidates(context, graph)
-    prompt = best_prompt(prompts(context, graph, context.stages[Stage.PREFILL])) if prompt_too else None
-    if prompt is not None:
-        ready = _ranked_decoders(context, graph)
-        found.append(single(context, graph, [*ready[: graph.shape.batch_capacity - 1], prompt]))
-    return found
 
 
 def terminal_candidates(context: Context, graph: Graph) -> list[Candidate]:
@@ -50,7 +40,8 @@ def terminal_candidates(context: Context, graph: Graph) -> list[Candidate]:
     return [single(context, graph, rows[: graph.shape.batch_capacity])] if rows else []
 
 
-def _ranked_decoders(context: Context, graph: Graph) -> list[Use]:
+def ranked_decoders(context: Context, graph: Graph) -> list[Use]:
+    """Every decoding lane in the graph, the best first."""
     lanes = context.decoding
     return best_decoders(
         [decode_use(context, graph, lane, context.rows(lane, graph), graph.duration_ms) for lane in lanes]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from scheduler.plans import Reason
+from scheduler.policy import PolicyConfig
+from scheduler.reference.bars import with_bars
 from scheduler.reference.candidates import Candidate
 from scheduler.reference.decision import CandidateTuple, Decision, Graph, Outcome
 from scheduler.reference.extents import PREFILL_KINDS, PREREQUISITE_KINDS, is_ragged
-from scheduler.reference.ordinary import (
-    additive_candidates,
-    mixed_candidates,
-    prefill_candidates,
-    terminal_candidates,
-)
+from scheduler.reference.mixed import mixed_candidates
+from scheduler.reference.ordinary import additive_candidates, prefill_candidates, terminal_candidates
 from scheduler.reference.prerequisites import prerequisite_candidates
 from scheduler.reference.probes import probe
 from scheduler.reference.pruning import pruned
@@ -31,12 +29,13 @@ def plan(decision: Decision) -> Outcome:
         return Outcome(None, ())
     context = Context.of(decision)
     candidates, solo = _competing(context)
+    candidates = with_bars(context, candidates)
     readable = tuple(readable_candidate(candidate) for candidate in candidates)
     eligible = [candidate for candidate in candidates if candidate.eligible]
     if not eligible:
         return Outcome(None, readable)
     winner = min(eligible, key=lambda candidate: candidate.order)
-    reason = _reason(winner, solo)
+    reason = _reason(winner, solo, decision.policy)
     probed = probe(context, candidates, winner) if reason is Reason.ORDINARY else None
     chosen, reason = probed or (winner, reason)
     if decision.queue_depth and chosen.needs_empty:
@@ -94,7 +93,9 @@ def _of_graph(context: Context, graph: Graph, solo: int | None) -> list[Candidat
     return additive_candidates(context, graph)
 
 
-def _reason(winner: Candidate, solo: bool) -> Reason:
+def _reason(winner: Candidate, solo: bool, policy: PolicyConfig) -> Reason:
     if not winner.graph.known:
         return Reason.DISCOVERY
-    return Reason.SOLO_PREFILL if solo and winner.graph.shape.kind in PREFILL_KINDS else Reason.ORDINARY
+    if solo and winner.graph.shape.kind in PREFILL_KINDS:
+        return Reason.SOLO_PREFILL
+    return Reason.TOKEN_BUDGET if policy.token_budget else Reason.ORDINARY

@@ -10,9 +10,10 @@ from scheduler.reference.candidates import (
     Candidate,
     Use,
     best_decoders,
-    best_prompt,
     decode_use,
     prompts,
+    ranked_prompts,
+    reliefs_of,
     terminal_uses,
     unmeasured_duplicate,
 )
@@ -76,9 +77,9 @@ class _Pair:
             cases = [self._decode_cases(), self._ready_prompt_cases(), self._new_prompt_cases()]
         else:
             cases = []
-        return [self._best(case) for case in cases if case]
+        return [self._best_case(case) for case in cases if case]
 
-    def _best(self, cases: list[_Case]) -> Candidate:
+    def _best_case(self, cases: list[_Case]) -> Candidate:
         found = [self._priced(case) for case in cases]
         return dataclasses.replace(min(found, key=lambda candidate: candidate.order), priced=len(cases))
 
@@ -86,10 +87,10 @@ class _Pair:
         """One newly ready prompt. A lane for which the graph is an unmeasured duplicate comes last."""
         uses = prompts(self._context, self._following, self._waiting_prompts())
         duplicates = [use for use in uses if unmeasured_duplicate(self._context, self._following, use)]
-        prompt = best_prompt([use for use in uses if use not in duplicates])
+        prompt = _best([use for use in uses if use not in duplicates])
         barred_by = BarredBy.NONE
         if prompt is None:
-            prompt, barred_by = best_prompt(duplicates), BarredBy.UNMEASURED
+            prompt, barred_by = _best(duplicates), BarredBy.UNMEASURED
         return [_Case([], [], prompt, True, barred_by)] if prompt is not None else []
 
     def _decode_cases(self) -> list[_Case]:
@@ -102,7 +103,9 @@ class _Pair:
 
     def _ready_prompt_cases(self) -> list[_Case]:
         """A prompt that is ready already, beside at least one newly ready decoder."""
-        prompt = best_prompt(prompts(self._context, self._following, self._context.stages[Stage.PREFILL]))
+        context = self._context
+        ready = prompts(context, self._following, context.by_order(context.stages[Stage.PREFILL]))
+        prompt = next(iter(ready), None) if context.ordered else _best(ready)
         if prompt is None:
             return []
         new, ready = self._new_decoders(), self._ready_decoders()
@@ -112,7 +115,7 @@ class _Pair:
 
     def _new_prompt_cases(self) -> list[_Case]:
         """A prompt that the prerequisite makes ready, beside any number of newly ready decoders."""
-        prompt = best_prompt(prompts(self._context, self._following, self._waiting_prompts()))
+        prompt = _best(prompts(self._context, self._following, self._waiting_prompts()))
         if prompt is None:
             return []
         new, ready = self._new_decoders(), self._ready_decoders()
@@ -150,7 +153,9 @@ class _Pair:
             prepared.append(case.prompt.lane)
         retired, extras = _fill(self._context, self._graph, self._stage, prepared, self._first_ms)
         sums = total_of(use.parts for use in (*inference, *retired))
-        scored = self._context.score(sums, self._horizon_ms if self._known else None, len(retired), self._first_ms)
+        reliefs = reliefs_of(self._context, inference, self._horizon_ms)
+        horizon_ms = self._horizon_ms if self._known else None
+        scored = self._context.score(sums, horizon_ms, reliefs, len(retired), self._first_ms)
         return Candidate(
             self._graph,
             (*_state_uses(self._graph, prepared), *retired, *_state_uses(self._graph, extras)),
@@ -161,6 +166,10 @@ class _Pair:
             following_uses=tuple(inference),
             barred_by=case.barred_by,
         )
+
+
+def _best(uses: list[Use]) -> Use | None:
+    return next(iter(ranked_prompts(uses)), None)
 
 
 def _fill(
@@ -179,7 +188,8 @@ def _fill(
 def _snapshot_alone(context: Context, graph: Graph, stage: list[Lane]) -> Candidate:
     """The productive first stage by itself: terminal rows, then lanes of the stage, which earn nothing here."""
     retired, extras = _fill(context, graph, stage, [], graph.duration_ms)
-    scored = context.score(total_of(use.parts for use in retired), graph.duration_ms if graph.known else None)
+    sums, reliefs = total_of(use.parts for use in retired), reliefs_of(context, (), graph.duration_ms)
+    scored = context.score(sums, graph.duration_ms if graph.known else None, reliefs)
     uses = (*retired, *_state_uses(graph, extras))
     return Candidate(graph, uses, graph.known, graph.duration_ns, *scored)
 

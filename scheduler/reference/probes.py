@@ -5,7 +5,7 @@ from __future__ import annotations
 from scheduler.plans import CostState, Reason, Role
 from scheduler.reference.candidates import Candidate, Use
 from scheduler.reference.extents import physical_rows, uses_forecast
-from scheduler.reference.value import Context, Parts, total_of
+from scheduler.reference.value import Context, Parts, Reliefs, total_of
 from scheduler.shapes import GraphKind
 
 
@@ -72,4 +72,5 @@ def _optimistic_score(context: Context, candidate: Candidate) -> float:
         expected = use.lane.resident.yield_optimistic(use.rows, uses_forecast(graph.shape))
         return context.decode_parts_with(use.lane, expected, graph.duration_ms)
 
-    return context.score(total_of(parts(use) for use in candidate.uses), graph.duration_ms).score
+    reliefs = Reliefs(candidate.parts.prompt_wait_relief, candidate.parts.decode_late_relief)
+    return context.score(total_of(parts(use) for use in candidate.uses), graph.duration_ms, reliefs).score

@@ -119,6 +119,6 @@ class _Prefixes:
         return rows
 
     def score(self, rows: list[int]) -> float:
-        """The score of the first lanes with these rows."""
+        """The score of the first lanes with these rows, but for what is the same for every prefix."""
         sums = total_of(self._parts[i][r - 1] for i, r in enumerate(rows))
-        return self._context.score(sums, self._graph.duration_ms if self._graph.known else None).score
+        return self._context.comparison(sums, self._graph.duration_ms if self._graph.known else None)

@@ -45,6 +45,7 @@ class Resident:
     stage: Stage
     consumed: int
     images_left: int
+    arrived_ns: int = 0
     emitted: int = 0
     in_flight: int = 0
     pending: int = 0
@@ -87,6 +88,11 @@ class Resident:
     def prompt_whole(self) -> bool:
         """All prompt tokens are in the cache."""
         return self.consumed >= self.spec.prompt_tokens
+
+    @property
+    def prompt_left(self) -> int:
+        """Prompt tokens that are still to be read."""
+        return self.spec.prompt_tokens - self.consumed
 
     @property
     def active_decoder(self) -> bool:

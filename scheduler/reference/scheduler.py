@@ -91,6 +91,7 @@ class ReferenceScheduler(ReferenceState):
             stage=first_stage(spec, prompt, graphs),
             consumed=spec.cached_tokens,
             images_left=len(prompt.windows[0]),
+            arrived_ns=self.now_ns - spec.waited_ns,
             pages_held=0 if self.free_pages is None else -(-spec.cached_tokens // self.page_tokens),
         )
         start_token_memory(resident, others, Rates(graphs, self.prior), self.policy)

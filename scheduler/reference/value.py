@@ -10,7 +10,9 @@ from typing import NamedTuple
 from scheduler.plans import PlanParts
 from scheduler.reference.decision import Decision, Graph
 from scheduler.reference.extents import lane_width, uses_forecast
+from scheduler.reference.lateness import Lateness
 from scheduler.reference.residents import Resident, Stage
+from scheduler.reference.waiting import WaitingCost, waiting_prompts
 from scheduler.shapes import GraphKind
 
 LN2 = math.log(2.0)
@@ -20,21 +22,27 @@ NO_EXPONENT = -(10**6)
 
 
 class Parts(NamedTuple):
-    """The four parts of a lane's value, or sums of them, scaled."""
+    """The parts of a lane's value, or sums of them, scaled. `late`: what serving a stream spares it of lateness."""
 
     token: float
     delivery: float
     relief: float
     terminal: float
+    late: float = 0.0
+
+    @property
+    def work(self) -> float:
+        """The four parts that a candidate sums over its lanes. Its share of lateness is not the sum of theirs."""
+        return ((self.token + self.delivery) + self.relief) + self.terminal
 
     @property
     def value(self) -> float:
-        """v, or the work of a candidate."""
-        return ((self.token + self.delivery) + self.relief) + self.terminal
+        """The lane value v."""
+        return self.work + self.late
 
     def times(self, factor: float) -> Parts:
         """Every part multiplied by `factor`."""
-        return Parts(self.token * factor, self.delivery * factor, self.relief * factor, self.terminal * factor)
+        return Parts(*(part * factor for part in self))
 
 
 NOTHING = Parts(0.0, 0.0, 0.0, 0.0)
@@ -42,13 +50,21 @@ NOTHING = Parts(0.0, 0.0, 0.0, 0.0)
 
 def total_of(lanes: Iterable[Parts]) -> Parts:
     """The sums of the parts, left to right from 0.0."""
-    token = delivery = relief = terminal = 0.0
+    token = delivery = relief = terminal = late = 0.0
     for parts in lanes:
         token += parts.token
         delivery += parts.delivery
         relief += parts.relief
         terminal += parts.terminal
-    return Parts(token, delivery, relief, terminal)
+        late += parts.late
+    return Parts(token, delivery, relief, terminal, late)
+
+
+class Reliefs(NamedTuple):
+    """What a candidate as a whole spares waiting prompts and late streams, scaled."""
+
+    prompt_wait: float
+    decode_late: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,6 +91,7 @@ class Context:
     """What all candidates of one decision share. Coefficients are scaled by 2**-exponent.
 
     `stages`: the lanes that a plan may use, by stage, in slot order. `frontiers[forecast]`: see `_frontier`.
+    `places`: of waiting prompts in the order of reading, by slot, None where the policy orders none.
     """
 
     decision: Decision
@@ -88,6 +105,9 @@ class Context:
     active_decoders: int
     stages: dict[Stage, list[Lane]]
     frontiers: tuple[list[tuple[int, int]], list[tuple[int, int]]]
+    places: dict[int, int] | None
+    waiting: WaitingCost
+    lateness: Lateness
 
     @classmethod
     def of(cls, decision: Decision) -> Context:
@@ -97,13 +117,16 @@ class Context:
         active = sum(r.active_decoder for r in decision.residents)
         terminals = [r for r in decision.residents if r.stage is Stage.TERMINAL]
         terminal_graphs = [g for g in decision.graphs if g.shape.kind is GraphKind.TERMINAL_SNAPSHOT]
-        sigma_ms = _sigma_ms(generation_graphs(decision), active)
+        generation = generation_graphs(decision)
+        sigma_ms = _sigma_ms(generation, active)
         terminal_sigma_ms = _sigma_ms(terminal_graphs, len(terminals))
         lanes = [_lane(r, decision, exponent, sigma_ms, terminal_sigma_ms) for r in decision.residents]
         terminal_age_price = math.ldexp(policy.terminal_age_price, -exponent)
         wait_price = 0.0
         for lane in lanes:
             wait_price += terminal_age_price if lane.resident.stage is Stage.TERMINAL else lane.age_price
+        order = waiting_prompts(decision)
+        ages_ms = {lane.slot: lane.age_ms for lane in lanes if lane.resident.active_decoder}
         return cls(
             decision=decision,
             exponent=exponent,
@@ -116,12 +139,42 @@ class Context:
             active_decoders=active,
             stages=_selectable(lanes, decision),
             frontiers=(_frontier(lanes, False), _frontier(lanes, True)),
+            places=None if order is None else {r.slot: place for place, r in enumerate(order)},
+            waiting=WaitingCost.of(decision, exponent, order, active),
+            lateness=Lateness.of(policy, exponent, sigma_ms, generation, ages_ms),
         )
 
     @property
     def decoding(self) -> list[Lane]:
         """Selectable lanes in stage DECODE, in slot order."""
         return self.stages[Stage.DECODE]
+
+    @property
+    def ordered(self) -> bool:
+        """The policy says in which order prompts are read."""
+        return self.places is not None
+
+    def by_order(self, lanes: list[Lane]) -> list[Lane]:
+        """Lanes of waiting prompts in the order of reading; as they are where the policy orders none."""
+        places = self.places
+        return lanes if places is None else sorted(lanes, key=lambda lane: places[lane.slot])
+
+    @property
+    def serves_all(self) -> bool:
+        """The policy asks that no decoding lane give way to a prompt."""
+        policy = self.decision.policy
+        return policy.decode_cadence == "on" or policy.token_budget > 0
+
+    @property
+    def prompt_capacities(self) -> set[int]:
+        """The prompt capacities of the catalog."""
+        return {g.shape.prefill_capacity for g in self.decision.graphs if g.shape.prefill_capacity}
+
+    @property
+    def prompt_limit(self) -> int | None:
+        """Prompt tokens that a token budget leaves to one graph, at least a smallest chunk; None without a budget."""
+        budget = self.decision.policy.token_budget
+        return max(min(self.prompt_capacities, default=0), budget - len(self.decoding)) if budget else None
 
     def rows(self, lane: Lane, graph: Graph) -> int:
         """Rows that a decoding lane uses: min(D + 1, W, limit, 1 + drafts)."""
@@ -134,7 +187,8 @@ class Context:
     def decode_parts_with(self, lane: Lane, expected: float, horizon_ms: float) -> Parts:
         """The same for a given number of expected tokens."""
         token = (self.output_value + lane.token_price) * expected
-        return Parts(token, lane.delivery_price, lane.age_price * lane.sigma_ms * (lane.age_ms + horizon_ms), 0.0)
+        relief = lane.age_price * lane.sigma_ms * (lane.age_ms + horizon_ms)
+        return Parts(token, lane.delivery_price, relief, 0.0, self.lateness.lane_value(lane.slot, horizon_ms))
 
     def prompt_parts(self, lane: Lane, work: int) -> Parts:
         """A prompt lane that consumes `work` tokens, and yields one output token if that makes its prompt whole."""
@@ -148,18 +202,26 @@ class Context:
         relief = self.terminal_age_price * self.terminal_sigma_ms * (lane.age_ms + duration_ms)
         return Parts(0.0, 0.0, 0.0, self.terminal_value + relief)
 
-    def score(self, sums: Parts, horizon_ms: float | None, retired: int = 0, first_ms: float = 0.0) -> Scored:
+    def score(
+        self, sums: Parts, horizon_ms: float | None, reliefs: Reliefs, retired: int = 0, first_ms: float = 0.0
+    ) -> Scored:
         """The value rate over a known horizon, else (None) the undivided work.
 
         `retired`: terminal rows that the first graph of a pair, of `first_ms`, relieves of waiting for the second.
         """
+        four = sums.token, sums.delivery, sums.relief, sums.terminal
+        work = (sums.work + reliefs.prompt_wait) + reliefs.decode_late
         if horizon_ms is None:
-            return Scored(sums.value, PlanParts(*sums, 0.0, None))
+            return Scored(work, PlanParts(*four, 0.0, None, *reliefs))
         wait_cost = horizon_ms / 2.0 * self.wait_price
         if retired:
             squares = horizon_ms * horizon_ms - first_ms * first_ms
             wait_cost -= float(retired) * self.terminal_age_price * squares / (2.0 * horizon_ms)
-        return Scored(sums.value / horizon_ms - wait_cost, PlanParts(*sums, wait_cost, horizon_ms))
+        return Scored(work / horizon_ms - wait_cost, PlanParts(*four, wait_cost, horizon_ms, *reliefs))
+
+    def comparison(self, sums: Parts, horizon_ms: float | None) -> float:
+        """What the cohorts of one decode graph are compared by: lateness as the sum of what each lane spares."""
+        return sums.value if horizon_ms is None else sums.value / horizon_ms - horizon_ms / 2.0 * self.wait_price
 
 
 class Scored(NamedTuple):
@@ -246,6 +308,8 @@ def _common_exponent(decision: Decision) -> int:
         _exponent(policy.delivery_fairness) + _exponent(deliveries),
         _exponent(policy.decode_age_price) + _exponent(decoder or 1.0),
         _exponent(policy.terminal_age_price) + _exponent(terminal or 1.0),
+        _exponent(policy.prompt_wait_price),
+        _exponent(policy.decode_late_price) + 2 * _exponent(decoder or 1.0),
     )
     return max(0, largest - FREE_EXPONENT)
 
