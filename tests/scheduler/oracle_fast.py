@@ -55,7 +55,8 @@ def _place(scheduler: RequestScheduler, r: OracleRequest) -> None:
     inner.slot_of[r.request_id] = r.slot
     record = inner.slots[r.slot]
     record["stage"] = STAGES[r.stage]
-    record["generation"] = record["admitted"] = 1
+    record["generation"], record["admitted"] = 1, 1 + r.slot
+    record["arrived_ns"] = NOW - round(r.waited_ms * MS)
     record["scored"] = r.scored
     record["prompt_tokens"] = PROMPT
     record["consumed"] = PROMPT - r.remaining_prompt

@@ -55,6 +55,17 @@ class Dice:
             terminal_age_price=self.value(0.0, 1.0, most=2.0),
         )
 
+    def preferences(self) -> dict[str, float | str | int]:
+        """Preferences beyond the specification, each of them often off."""
+        return {
+            "prompt_wait_price": self.value(0.0, 0.5, 4.0, 64.0, most=200.0),
+            "prompt_rank_age_ms": self.value(0.0, 4.0, 64.0, most=50.0),
+            "decode_gap_slack": self.value(0.0, 0.5, 1.0, 2.0, most=2.0),
+            "decode_late_price": self.value(0.0, 0.0, 0.5, 8.0, most=20.0),
+            "decode_cadence": self.random.choice(("off", "on")),
+            "token_budget": self.random.choice((0, 0, 0, 40, 100, 200)),
+        }
+
     def request(self, slot: int, stage: str) -> OracleRequest:
         """A request in `stage` with random history."""
         whole = stage in ("decode", "terminal") or (stage == "snapshot" and self.random.random() < 0.7)
@@ -68,6 +79,7 @@ class Dice:
             delivery_memory=self.value(0.0, 1.0, 8.0, most=50.0) if visible else 0.0,
             age_ms=self.age_ms() if visible or stage == "terminal" else None,
             last_served_tick=self.random.choice((0, 1, 2, slot)),
+            waited_ms=self.age_ms(),
             limit=self.random.choice((1, 2, MORE, MORE)) if whole else MORE,
             acceptance=self.means(),
             forecast=self.means(),
@@ -110,6 +122,12 @@ def mixed(speculative: bool) -> list[GraphShape]:
     return [shape(GraphKind.MIXED, b, w - 1, w, c=c, speculation_enabled=speculative) for b, w, c in of_mode]
 
 
+def fuller(speculative: bool) -> list[GraphShape]:
+    """Joint shapes that carry several prompts."""
+    sizes = ((2, 2, 128), (4, 1, 128), (4, 2, 128), (4, 4, 256), (8, 3, 256), (8, 4, 64), (4, 3, 64), (2, 1, 256))
+    return [shape(GraphKind.MIXED, b, c=c, speculation_enabled=speculative, prompt_rows=rows) for b, rows, c in sizes]
+
+
 def ragged(width: int = 4, allocation: Allocation = Allocation.HOST) -> list[GraphShape]:
     """Rounds with fewer rows than full lanes need."""
     sizes = ((1, 2), (2, 3), (2, 4), (2, 6), (4, 4), (4, 8), (4, 6))
@@ -145,6 +163,20 @@ def mixed_state(dice: Dice) -> OracleState:
     shapes = dice.some(mixed(speculative), 1, 3) + dice.some(rounds(speculative), 1, 2) + dice.some(prefills(), 0, 1)
     dice.random.shuffle(shapes)
     return _scored_too(dice, make_state(dice, shapes, ("prefill", "decode", "decode")))
+
+
+def several_prompts_state(dice: Dice) -> OracleState:
+    """Joint shapes of several prompts beside separate ones, and more prompts than fit."""
+    speculative = dice.random.random() < 0.4
+    shapes = dice.some(fuller(speculative), 1, 3) + dice.some(rounds(speculative), 1, 2) + dice.some(prefills(), 0, 2)
+    dice.random.shuffle(shapes)
+    state = make_state(dice, shapes, ("prefill", "prefill", "prefill", "decode", "decode"))
+    return preferring(dice, _scored_too(dice, state)) if dice.random.random() < 0.8 else state
+
+
+def preferring(dice: Dice, state: OracleState) -> OracleState:
+    """The state under preferences beyond the specification."""
+    return dataclasses.replace(state, policy=state.policy.merged(dice.preferences()))
 
 
 def fixed_ragged_state(dice: Dice) -> OracleState:
@@ -249,6 +281,7 @@ def _resident(r: OracleRequest, prior: Prior, alpha: float) -> Resident:
         estimates=Estimates(prior, alpha),
         admitted=r.slot,
         stage=Stage(r.stage),
+        arrived_ns=NOW - round(r.waited_ms * MS),
         consumed=PROMPT - r.remaining_prompt,
         images_left=len(images) + (r.stage == "vision"),
         emitted=0 if r.remaining_prompt else 1,

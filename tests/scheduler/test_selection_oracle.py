@@ -5,16 +5,19 @@ from __future__ import annotations
 import pytest
 
 from scheduler.plans import ScheduledPlan
-from scheduler.reference.oracle import OracleChoice, OracleState, best_choice, is_ragged
+from scheduler.reference.oracle import OracleChoice, OracleState, is_ragged
 from scheduler.reference.oracle_choices import all_choices
+from scheduler.reference.oracle_choosing import best_choice
 from tests.scheduler.oracle_fast import fast_plan
 from tests.scheduler.oracle_states import (
     Dice,
     fixed_ragged_state,
     mixed_state,
     pair_state,
+    preferring,
     reference_plan,
     separate_state,
+    several_prompts_state,
 )
 
 FAMILIES = {
@@ -22,9 +25,17 @@ FAMILIES = {
     "mixed": mixed_state,
     "fixed ragged": fixed_ragged_state,
     "pairs": pair_state,
+    "several prompts": several_prompts_state,
 }
 PLANNERS = {"fast": fast_plan, "plain": reference_plan}
-STATES = 600
+STATES = 500
+
+
+def state_of(family: str, seed: int, dyadic: bool) -> OracleState:
+    """One of the family's states; every other one under preferences beyond the specification."""
+    dice = Dice(seed, dyadic)
+    state = FAMILIES[family](dice)
+    return preferring(dice, state) if seed % 2 else state
 
 
 def is_bounded(state: OracleState, plan: ScheduledPlan | None) -> bool:
@@ -41,7 +52,8 @@ def assert_same(state: OracleState, plan: ScheduledPlan | None, best: OracleChoi
     following = state.shapes[best.following] if best.following >= 0 else None
     assert found == (state.shapes[best.position], following, best.slots, best.score), seed
     p = plan.parts
-    assert (p.token_value, p.delivery_value, p.age_relief, p.terminal_relief, p.wait_cost) == best.parts, seed
+    parts = p.token_value, p.delivery_value, p.age_relief, p.terminal_relief, p.wait_cost
+    assert (*parts, p.prompt_wait_relief, p.decode_late_relief) == best.parts, seed
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -49,7 +61,7 @@ def test_the_choice_is_the_best_of_all_legal_cohorts_with_its_ties(family):
     """Dyadic values: sums are exact in any order, and ties are frequent."""
     compared = 0
     for seed in range(STATES):
-        state = FAMILIES[family](Dice(seed, dyadic=True))
+        state = state_of(family, seed, dyadic=True)
         best = best_choice(state, all_choices(state))
         plans = [planner(state) for planner in PLANNERS.values()]
         if not any(is_bounded(state, plan) for plan in plans):
@@ -63,7 +75,7 @@ def test_the_choice_is_the_best_of_all_legal_cohorts_with_its_ties(family):
 def test_no_legal_choice_scores_higher_with_any_values(family):
     compared = 0
     for seed in range(STATES // 2):
-        state = FAMILIES[family](Dice(seed, dyadic=False))
+        state = state_of(family, seed, dyadic=False)
         best, plan = best_choice(state, all_choices(state)), fast_plan(state)
         if best is None or is_bounded(state, plan):
             continue
