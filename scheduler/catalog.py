@@ -192,6 +192,7 @@ def _graph_records(shapes: Sequence[GraphShape], capacities: Sequence[int]) -> n
         row["width"] = shape.target_width
         row["rows"] = shape.target_rows
         row["prompt"] = shape.prefill_capacity
+        row["prompt_rows"] = shape.prompt_rows
         row["capacity_index"] = capacities.index(shape.prefill_capacity) if shape.prefill_capacity else -1
         row["lane_width"] = shape.lane_width
         row["ragged"] = int(shape.ragged)

@@ -86,7 +86,7 @@ def _foreign() -> StalePlan:
 def _run_kernel(state: SchedulerState, frame: Frame) -> int:
     """Rechecks the lanes and counts them as in flight: the new pages that they need, or why that cannot be."""
     resources, plan = state.resources, frame.plan
-    pages: int = state.kernels.commit_frame(
+    pages = state.kernels.commit_frame(
         frame.number,
         frame.fence,
         frame.graph,
@@ -109,7 +109,7 @@ def _run_kernel(state: SchedulerState, frame: Frame) -> int:
         state.acceptance.yields,
         state.works,
     )
-    return pages
+    return int(pages)
 
 
 def _refused(state: SchedulerState, plan: ScheduledPlan, code: int) -> StalePlan:

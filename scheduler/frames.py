@@ -74,7 +74,7 @@ class Frame:
     @property
     def ordinary(self) -> bool:
         """It earns for both ledgers."""
-        return self.plan.reason in (Reason.ORDINARY, Reason.SOLO_PREFILL)
+        return self.plan.reason in (Reason.ORDINARY, Reason.SOLO_PREFILL, Reason.TOKEN_BUDGET)
 
 
 def may_queue(queue: list[Frame], now_ns: int) -> bool:

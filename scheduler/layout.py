@@ -35,8 +35,8 @@ YIELD_RAW, YIELD_SCORE, YIELD_OPTIMISTIC = 0, 1, 2
 # Allocation of a ragged shape, in the order of scheduler.shapes.Allocation.
 ALLOCATE_NONE, ALLOCATE_HOST, ALLOCATE_DEVICE = 0, 1, 2
 
-# Why a candidate may not be chosen, in the order of scheduler.plans.BarredBy.
-NOT_BARRED, PRUNED, UNMEASURED, PAGES = 0, 1, 2, 3
+# Why a candidate may not be chosen.
+NOT_BARRED, PRUNED, UNMEASURED, PAGES, CADENCE, TOKEN_BUDGET = range(6)
 
 UNBOUNDED = 1 << 40
 """Drafts of a learned source, pages without a pool: more than any shape can use."""
@@ -64,6 +64,8 @@ SLOT = np.dtype(
         ("window", _I),  # 1: the SNAPSHOT it waits for is a window boundary
         ("window_images", _I),  # images of the next window, when `window`
         ("admitted", _I),  # admission number
+        ("arrived_ns", _I),  # when it began to wait: its admission less what it had waited before
+        ("blocks", _I),  # 1: its prompt has atomic spans or images
         ("last_served_tick", _I),
         ("epoch", _I),
         ("last_visible_ns", _I),  # -1 before the first visible output
@@ -87,6 +89,7 @@ GRAPH = np.dtype(
         ("width", _I),  # W
         ("rows", _I),  # P
         ("prompt", _I),  # C, 0 without a prompt row
+        ("prompt_rows", _I),  # R: prompts that a MIXED graph carries at most
         ("capacity_index", _I),  # of C among the distinct capacities, ascending; -1 without
         ("lane_width", _I),  # min(D+1, W): rows that one lane can use
         ("ragged", _I),  # 1: P < B * lane_width
@@ -116,6 +119,12 @@ POLICY = np.dtype(
         ("deterministic", _I),  # 1: solo chunking
         ("fixed_width", _I),  # 0: adaptive verification
         ("newcomer", _I),  # index in scheduler.policy.NEWCOMER_MEMORIES
+        ("prompt_wait_price", _F),
+        ("prompt_rank_age_ms", _F),
+        ("decode_gap_slack", _F),
+        ("decode_late_price", _F),
+        ("cadence", _I),  # 1: decode_cadence is on
+        ("token_budget", _I),  # tokens, 0 without
     ],
     align=True,
 )
@@ -140,8 +149,13 @@ DECISION = np.dtype(
         ("delivery_fairness", _F),
         ("decode_age_price", _F),
         ("terminal_age_price", _F),
+        ("prompt_wait_price", _F),
+        ("half_late_price", _F),  # decode_late_price / 2
         ("wait_price", _F),
         ("sigma_ms", _F),
+        ("gap_ms", _F),  # the target of a gap between outputs, G
+        ("late_horizon_ms", _F),  # the horizon that World.late was last filled for, -1.0 before
+        ("late_marks", _I),  # candidates whose lateness was added up
         ("terminal_sigma_ms", _F),
         ("decoders", _I),  # active decoders, K
         ("terminals", _I),  # runnable slots in TERMINAL
@@ -168,17 +182,16 @@ CANDIDATE = np.dtype(
         ("graph", _I),
         ("following", _I),  # graph index, -1 without
         ("known", _I),  # 0: score is undivided work
-        ("barred", _I),  # NOT_BARRED .. PAGES
+        ("barred", _I),  # NOT_BARRED .. TOKEN_BUDGET
         ("needs_empty", _I),  # 1: only in an empty window (S10)
         ("lanes", _I),  # lanes of the submitted graph
         ("following_lanes", _I),
-        ("first", _I),  # of the cohort pool: the submitted graph's lanes in summing order, without the prompt lane
+        ("first", _I),  # of the cohort pool: the submitted graph's lanes in summing order, its prompts last
         ("following_first", _I),  # likewise of the following graph
         ("served", _I),  # distinct requests of both graphs
-        ("prompt_slot", _I),  # slot of the prompt lane of the submitted graph, -1 without; it is also the last lane
-        ("prompt_tokens", _I),
-        ("following_prompt_slot", _I),
-        ("following_prompt_tokens", _I),
+        ("prompts", _I),  # prompt lanes of the submitted graph, the last ones of its stretch of the pool
+        ("prompt_tokens", _I),  # their sum
+        ("following_prompts", _I),  # likewise of the following graph
         ("horizon_ns", _I),  # H; 0 when unknown
         ("horizon_ms", _F),
         ("score", _F),
@@ -186,6 +199,8 @@ CANDIDATE = np.dtype(
         ("delivery_value", _F),
         ("age_relief", _F),
         ("terminal_relief", _F),
+        ("prompt_wait_relief", _F),
+        ("decode_late_relief", _F),
         ("wait_cost", _F),
         ("logical_rows", _I),
         ("physical_rows", _I),

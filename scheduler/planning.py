@@ -38,7 +38,14 @@ _BLOCK_SLOTS = 2048
 """Slots for which the output arrays of coming plans are allocated at a time."""
 
 _REASONS, _ROLES, _COST_STATES = tuple(Reason), tuple(Role), tuple(CostState)
-_BARRED = (BarredBy.NONE, BarredBy.PRUNED, BarredBy.UNMEASURED, BarredBy.PAGES)
+_BARRED = (
+    BarredBy.NONE,
+    BarredBy.PRUNED,
+    BarredBy.UNMEASURED,
+    BarredBy.PAGES,
+    BarredBy.CADENCE,
+    BarredBy.TOKEN_BUDGET,
+)
 _INPUTS = 8
 """Fields at the start of DECISION that Planner fills, all int64."""
 _NO_NAMES: tuple[str, ...] = ()
@@ -58,7 +65,7 @@ _REASON, _OVERFLOW, _ALTERNATIVES, _RECORDED_SLOTS, _FOUND = _places(
 _GRAPH, _FOLLOWING, _KNOWN, _LANES, _SCORE, _LOGICAL, _BARRED_AS, _NEEDS_EMPTY = _places(
     layout.CANDIDATE, "graph following known lanes score logical_rows barred needs_empty"
 )
-_PARTS = slice(*_places(layout.CANDIDATE, "token_value logical_rows"))  # the five sums lie side by side
+_PARTS = slice(*_places(layout.CANDIDATE, "token_value logical_rows"))  # the seven sums lie side by side
 _HORIZON_MS, _SELECTED, _OBSERVED, _COST_STATE = _places(
     layout.CANDIDATE, "horizon_ms selected_ns observed_ns cost_state"
 )
@@ -101,8 +108,9 @@ class _Outputs(NamedTuple):
 
 
 def _parts(row: Row) -> PlanParts:
-    token, delivery, relief, terminal, wait = row[_PARTS]
-    return PlanParts(token, delivery, relief, terminal, wait, row[_HORIZON_MS] if row[_KNOWN] else None)
+    token, delivery, relief, terminal, prompt_wait, late, wait = row[_PARTS]
+    horizon_ms = row[_HORIZON_MS] if row[_KNOWN] else None
+    return PlanParts(token, delivery, relief, terminal, wait, horizon_ms, prompt_wait, late)
 
 
 @dataclasses.dataclass(slots=True)
@@ -357,12 +365,9 @@ class Planner:
 
     def _readable(self, row: np.void) -> CandidateTuple:
         shapes = self._state.catalog.shapes
-        prompt = int(row["prompt_slot"])
         first = int(row["first"])
-        end = first + int(row["lanes"]) - (prompt >= 0)
+        end = first + int(row["lanes"])
         lanes = dict(zip(self._pool[0, first:end].tolist(), self._pool[1, first:end].tolist(), strict=True))
-        if prompt >= 0:
-            lanes[prompt] = int(row["prompt_tokens"])
         slots = sorted(lanes)
         following = int(row["following"])
         return (

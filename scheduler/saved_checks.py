@@ -24,7 +24,7 @@ from scheduler.errors import AdmissionError, InvalidCatalog, InvalidCheckpoint
 from scheduler.ledgers import ACCEPTANCE_DENOMINATOR, CAP_NS, TIMING_DENOMINATOR
 from scheduler.plans import Reason
 from scheduler.prompts import Prompt
-from scheduler.records import MAX_TOKENS, RequestSpec
+from scheduler.records import LONGEST_WAIT_NS, MAX_TOKENS, RequestSpec
 from scheduler.saved import Saved, array_forms
 from scheduler.saved_requests import check_frame, check_tenant
 from scheduler.shapes import MAX_TARGET_WIDTH
@@ -62,6 +62,8 @@ SLOT_RANGES: dict[str, Range] = {
     "window": _SWITCH,
     "window_images": _TOKENS,
     "admitted": _COUNT,
+    "arrived_ns": (-LONGEST_WAIT_NS, MAX_TIME_NS),
+    "blocks": _SWITCH,
     "last_served_tick": _COUNT,
     "epoch": _COUNT,
     "last_visible_ns": _TIME,
@@ -244,6 +246,8 @@ def _check_requests(saved: Saved, catalog: Catalog, can: Capabilities, arrays: d
         problem = check_tenant(tenant, row, arrays["works"][number].tolist(), catalog.capacities)
         if problem is None and not (row["admitted"] <= saved.admissions and row["last_served_tick"] <= saved.tick):
             problem = "its counters"
+        if problem is None and row["arrived_ns"] + tenant.spec.waited_ns > saved.now_ns:
+            problem = "when it arrived"
         if problem is not None:
             misfit(f"request {tenant.spec.request_id!r}: {problem}")
 

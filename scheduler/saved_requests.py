@@ -41,8 +41,8 @@ def check_tenant(kept: SavedTenant, row: Row, works: Sequence[int], capacities: 
     spec, prompt, stage = kept.spec, kept.prompt, row["stage"]
     if stage == layout.FREE or row["generation"] != kept.handle.generation or row["generation"] < 1:
         return "its slot is not its own"
-    limits = (row["scored"], row["prompt_tokens"], row["output_limit"])
-    if limits != (spec.scored, spec.prompt_tokens, output_limit(spec)):
+    limits = (row["scored"], row["prompt_tokens"], row["output_limit"], row["blocks"])
+    if limits != (spec.scored, spec.prompt_tokens, output_limit(spec), bool(prompt.blocks)):
         return "its limits"
     consumed = row["consumed"]
     whole_prompt = consumed == spec.prompt_tokens
@@ -135,7 +135,7 @@ def _check_lanes(
     if len(slots) > shape.batch_capacity or len(shown) != len(slots) or slots != sorted(set(slots) & tenants.keys()):
         return "the slots of its lanes"
     names = layout.LANE.names or ()
-    prompts = 0
+    chunks: list[int] = []
     for record, lane in zip(cohort, shown, strict=True):
         row = dict(zip(names, record.item(), strict=True))
         tenant, slot = tenants[row["slot"]], arrays["slots"][row["slot"]]
@@ -145,26 +145,40 @@ def _check_lanes(
             return "whose its lanes are"
         if (lane.query_length, lane.ceiling, lane.prompt_tokens) != (row["rows"], row["ceiling"], row["prompt_tokens"]):
             return "what its lanes do"
-        works = arrays["works"][row["slot"]]
-        work = int(works[capacities.index(shape.prefill_capacity)]) if shape.prefill_capacity else 0
-        if not _lane_fits(shape, row, slot, work):
+        within = capacities.index(shape.prefill_capacity) + 1 if shape.prefill_capacity else 0
+        if not _lane_fits(shape, row, slot, arrays["works"][row["slot"]][:within].tolist()):
             return "what its lanes do"
-        prompts += row["prompt_tokens"] > 0
-    if prompts > 1 or (shape.kind in _PREFILL and prompts != 1):
+        if row["prompt_tokens"] > 0:
+            chunks.append(row["prompt_tokens"])
+    if (
+        len(chunks) > shape.prompt_rows
+        or sum(chunks) > shape.prefill_capacity
+        or (shape.kind in _PREFILL and not chunks)
+    ):
         return "the prompts of its lanes"
     return None
 
 
-def _lane_fits(shape: GraphShape, row: Row, slot: np.void, work: int) -> bool:
-    """Whether a lane is a prompt's, a decoding or a state lane as the planner makes them."""
+def _lane_fits(shape: GraphShape, row: Row, slot: np.void, works: Sequence[int]) -> bool:
+    """Whether a lane is a prompt's, a decoding or a state lane as the planner makes them.
+
+    `works`: its slot's prompt works for the capacities up to the graph's own.
+    """
     stage, rows, ceiling, tokens = int(slot["stage"]), row["rows"], row["ceiling"], row["prompt_tokens"]
     if not 0.0 <= row["expected_tokens"] <= shape.lane_width or row["source"] not in (-1, 0, 1):
         return False
     if tokens:
         last = int(slot["consumed"]) + tokens == slot["prompt_tokens"]
-        prompt_lane = stage == layout.PREFILL and tokens == work == rows and ceiling == last
-        return bool(prompt_lane) and row["source"] == layout.NO_SOURCE
+        prompt_lane = stage == layout.PREFILL and tokens == rows and ceiling == last
+        return bool(prompt_lane) and row["source"] == layout.NO_SOURCE and _may_consume(shape, slot, tokens, works)
     if shape.kind in _GENERATION:
         drafts = row["source"] == layout.NO_SOURCE or rows > 1
         return stage in _DECODING and 1 <= rows == ceiling <= shape.lane_width and drafts
     return shape.kind in _STAGES and stage in _STAGES[shape.kind] and rows == 1 and ceiling == 0
+
+
+def _may_consume(shape: GraphShape, slot: np.void, tokens: int, works: Sequence[int]) -> bool:
+    """Whether a prompt lane may consume so much: all that fits, or less in a mixed graph, which it may share."""
+    if not works or shape.kind in _PREFILL:
+        return bool(works) and tokens == works[-1]
+    return tokens in works if slot["blocks"] else 0 < tokens <= works[-1]

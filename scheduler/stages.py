@@ -181,6 +181,8 @@ def fill_slot(state: SchedulerState, tenant: Tenant) -> None:
     columns["output_limit"][number] = output_limit(spec)
     columns["images_left"][number] = prompt.windows[0].images if prompt.windows else 0
     columns["admitted"][number] = state.admissions
+    columns["arrived_ns"][number] = state.now_ns - spec.waited_ns
+    columns["blocks"][number] = bool(prompt.blocks)
     columns["last_visible_ns"][number] = -1
     columns["token_memory"][number] = columns["delivery_memory"][number] = math.nan
     columns["pages_held"][number] = -(-spec.cached_tokens // page_tokens) if page_tokens else 0

@@ -39,6 +39,11 @@ _COEFFICIENTS = (
     "terminal_value",
     "terminal_age_price",
     "adaptation_ms",
+    "prompt_wait_price",
+    "prompt_rank_age_ms",
+    "decode_gap_slack",
+    "decode_late_price",
+    "token_budget",
 )
 
 
@@ -135,6 +140,7 @@ class SchedulerState:
         row["ttl_ns"] = policy.estimate_ttl_ns
         row["deterministic"] = int(policy.prefill_chunking == "deterministic")
         row["fixed_width"] = self.fixed_width
+        row["cadence"] = int(policy.decode_cadence == "on")
         row["newcomer"] = NEWCOMER_MEMORIES.index(policy.newcomer_memory)
 
     @property

@@ -10,32 +10,36 @@ from collections import namedtuple
 import numpy as np
 
 from scheduler import layout
+from scheduler.kernels.bars import bars_incomplete
 from scheduler.kernels.context import (
+    SERVED_A,
+    SERVED_B,
     decode_relief,
     decode_token,
     decode_value,
     is_runnable,
     prompt_delivery,
-    prompt_lane_value,
     prompt_token,
     rows_of,
     terminal_row_value,
 )
+from scheduler.kernels.filling import fill_prompts, new_fills
 from scheduler.kernels.jit import allocating, inlined, inner
 from scheduler.kernels.order import sort_lanes
 from scheduler.kernels.table import finish_candidate, price, push, start_candidate
+from scheduler.kernels.waiting import collect_waiting, wait_relief
 
-# The lanes of one decision. decoders, terminals, prompts: slots; value, rows: by slot, for the shape at hand;
-# best_prompt [C]: the best unscored prompt lane of each capacity, -1 without, -2 before it is looked for;
-# sorted_for [2]: lane width and estimator that `decoders` was last sorted for.
-Lanes = namedtuple("Lanes", "decoders terminals prompts value rows best_prompt sorted_for")
-
-_NOT_LOOKED_FOR = -2
+# The lanes of one decision. decoders, terminals, prompts: slots, the prompts in the order that the policy may have;
+# value, rows: by slot, for the shape at hand; fills: the prompts of each mixed graph; waiting: every prompt that is not
+# whole; sorted_for [2]: lane width and estimator that `decoders` was last sorted for.
+Lanes = namedtuple("Lanes", "decoders terminals prompts value rows fills waiting sorted_for")
 
 
 @allocating
 def collect_lanes(world):
-    """The lanes that generation, terminal and prefill graphs may serve, each in slot order."""
+    """The lanes that generation, terminal and prefill graphs may serve, in slot order; ordered prompts in theirs."""
+    fills = new_fills(world)
+    waiting = collect_waiting(world, fills.capacities)
     decoders, terminals, prompts = 0, 0, 0
     for i in range(len(world.slots)):
         decoders += world.views[i]["selectable"]
@@ -47,7 +51,8 @@ def collect_lanes(world):
         np.empty(prompts, np.int64),
         np.empty(len(world.slots)),
         np.empty(len(world.slots), np.int64),
-        np.full(world.work.shape[1], _NOT_LOOKED_FOR, np.int64),
+        fills,
+        waiting,
         np.full(2, -1, np.int64),
     )
     decoders, terminals, prompts = 0, 0, 0
@@ -58,8 +63,9 @@ def collect_lanes(world):
         if world.views[i]["terminal"] == 1:
             lanes.terminals[terminals] = i
             terminals += 1
-        if _is_prompt(world.slots[i]):
-            lanes.prompts[prompts] = i
+    for i in range(len(waiting.slots)):
+        if _is_prompt(world.slots[waiting.slots[i]]):
+            lanes.prompts[prompts] = waiting.slots[i]
             prompts += 1
     return lanes
 
@@ -82,18 +88,48 @@ def append_additive(world, lanes, graph):
 
 @inner
 def append_mixed(world, lanes, graph, solo_prompt):
-    """MIXED without a prompt, and with the best prompt. `solo_prompt`: the only C that may carry one, 0 for any."""
-    if len(lanes.decoders) > 0:
+    """MIXED without a prompt, and with as many prompts as rows are free, and with each number above.
+
+    `solo_prompt`: the only C that may carry one, 0 for any.
+    """
+    shape, decoders = world.graphs[graph], len(lanes.decoders)
+    if decoders > 0:
         append_additive(world, lanes, graph)
-    if solo_prompt != 0 and world.graphs[graph]["prompt"] != solo_prompt:
+    if solo_prompt != 0 and shape["prompt"] != solo_prompt:
         return
-    prompt = _best_prompt(world, lanes, world.graphs[graph]["capacity_index"])
-    if prompt < 0:
+    capacity, batch, fills = shape["capacity_index"], shape["batch"], lanes.fills
+    most = min(fill_prompts(world, fills, lanes.prompts, capacity, decoders), shape["prompt_rows"], batch)
+    if most == 0:
         return
-    c = start_candidate(world, graph, -1)
-    _take_decoders(world, lanes, c, min(world.graphs[graph]["batch"] - 1, len(lanes.decoders)))
-    take_prompt(world, c, prompt, world.work[prompt, world.graphs[graph]["capacity_index"]])
-    _keep(world, c)
+    free = min(most, max(1, batch - decoders))
+    if bars_incomplete(world.policy[0]):
+        most = free
+    for prompts in range(free, most + 1):
+        c = start_candidate(world, graph, -1)
+        _take_decoders(world, lanes, c, min(batch - prompts, decoders))
+        for k in range(prompts):
+            take_prompt(world, c, fills.slot[capacity, k], fills.tokens[capacity, k])
+        world.candidates[c]["prompt_wait_relief"] = _wait_relief(world, lanes, capacity, prompts)
+        _keep(world, c)
+
+
+@inner
+def _wait_relief(world, lanes, capacity, prompts):
+    """prompt_wait_relief of the first prompts that fill a mixed graph of a capacity index; computed once."""
+    fills = lanes.fills
+    if np.isnan(fills.relief[capacity, prompts]):
+        slots, tokens = fills.slot[capacity], fills.tokens[capacity]
+        relief = wait_relief(world, lanes.waiting, fills.capacities, slots, tokens, prompts)
+        fills.relief[capacity, prompts] = relief
+    return fills.relief[capacity, prompts]
+
+
+@inner
+def lone_relief(world, lanes, slot, tokens):
+    """prompt_wait_relief of a candidate whose only prompt lane is `slot`."""
+    slots, consumed = world.scratch[SERVED_A], world.scratch[SERVED_B]
+    slots[0], consumed[0] = slot, tokens
+    return wait_relief(world, lanes.waiting, lanes.fills.capacities, slots, consumed, 1)
 
 
 @inner
@@ -178,37 +214,12 @@ def _add_decoder(world, row, slot, rows):
 
 @inlined
 def take_prompt(world, c, slot, tokens):
-    """`slot` becomes the prompt lane of row `c`, its parts added last."""
+    """`slot` becomes the last prompt lane of row `c`, its parts added behind the others'."""
     row = world.candidates[c]
-    row["prompt_slot"] = slot
-    row["prompt_tokens"] = tokens
+    push(world, slot, tokens)
+    row["prompts"] += 1
+    row["prompt_tokens"] += tokens
     row["token_value"] += prompt_token(world, slot, tokens)
     row["delivery_value"] += prompt_delivery(world, slot, tokens)
     row["lanes"] += 1
     row["served"] += 1
-
-
-@inner
-def _best_prompt(world, lanes, capacity):
-    """The unscored prompt lane with work that is best by (-v, LRU, -work, slot); -1 without."""
-    if lanes.best_prompt[capacity] != _NOT_LOOKED_FOR:
-        return lanes.best_prompt[capacity]
-    best, best_value, best_tick, best_work = -1, 0.0, 0, 0
-    for i in range(len(lanes.prompts)):
-        slot = lanes.prompts[i]
-        work, tick = world.work[slot, capacity], world.slots[slot]["last_served_tick"]
-        if work == 0 or world.slots[slot]["scored"] == 1:
-            continue
-        value = prompt_lane_value(world, slot, work)
-        if best >= 0:
-            if value != best_value:
-                better = value > best_value
-            elif tick != best_tick:
-                better = tick < best_tick
-            else:
-                better = work > best_work
-            if not better:
-                continue
-        best, best_value, best_tick, best_work = slot, value, tick, work
-    lanes.best_prompt[capacity] = best
-    return best

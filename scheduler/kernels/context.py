@@ -12,12 +12,18 @@ from scheduler.kernels.jit import inlined, inner
 # views [S]; graphs [G]; policy, decision [1]; candidates [N]; pool [2, M]: slots and allocated rows of cohorts;
 # estimates [S, 2 sources, 2 estimators, D, 2]; survival [S, 2 estimators, D]; yields [S, 2 estimators, 3, D + 2], by
 # rows; work [S, C]: prompt tokens that a graph of each distinct capacity would consume of each slot; scratch
-# [SCRATCH_ROWS, 2 * S]: see the names below.
-World = namedtuple("World", "slots graphs policy decision views candidates pool estimates survival yields work scratch")
+# [SCRATCH_ROWS, 2 * S] and late [2, S]: see the names below.
+World = namedtuple(
+    "World", "slots graphs policy decision views candidates pool estimates survival yields work scratch late"
+)
 
 # Rows of scratch. Whoever needs more allocates it: once per decision, never per shape.
-SERVED_A, SERVED_B, MARKS = range(3)
-SCRATCH_ROWS = 3
+# ACTIVE: the active decoders, ascending; LATE_MARKS, by slot: the last candidate of `late_marks` that serves it.
+SERVED_A, SERVED_B, MARKS, ACTIVE, LATE_MARKS = range(5)
+SCRATCH_ROWS = 5
+
+# Rows of late, by position in ACTIVE: what an active decoder adds to the lateness of a candidate of late_horizon_ms.
+SERVED, UNSERVED = range(2)
 
 FREE_EXPONENT = 64
 """Products up to 2**64 are left alone: ordinary decisions then have scale 1 and stay comparable."""
@@ -46,7 +52,11 @@ def set_context(world):
     _set_scale(world.policy, decision, _survey(world.slots, decision))
     decision[0]["sigma_ms"] = _sigma_ms(world.graphs, decision[0]["decoders"], False)
     decision[0]["terminal_sigma_ms"] = _sigma_ms(world.graphs, decision[0]["terminals"], True)
+    if world.policy[0]["decode_late_price"] > 0.0:
+        slack_ms = world.policy[0]["decode_gap_slack"] * _lone_ms(world.graphs)
+        decision[0]["gap_ms"] = decision[0]["sigma_ms"] + slack_ms
     wait_price = 0.0
+    active = 0
     for i in range(len(world.slots)):
         view = world.views[i]
         if not is_runnable(world.slots[i]):
@@ -59,6 +69,9 @@ def set_context(world):
         if view["waits"] == 1:
             decision[0]["waiting"] = 1
         if view["active"] == 1:
+            world.scratch[ACTIVE, active] = i
+            world.scratch[LATE_MARKS, i] = 0
+            active += 1
             wait_price += decision[0]["decode_age_price"]
         elif world.slots[i]["stage"] == layout.TERMINAL:
             wait_price += decision[0]["terminal_age_price"]
@@ -75,6 +88,8 @@ def _clear(decision):
     decision[0]["runnable"] = 0
     decision[0]["waiting"] = 0
     decision[0]["overflow"] = 0
+    decision[0]["late_horizon_ms"] = -1.0
+    decision[0]["late_marks"] = 0
     decision[0]["reason"] = 0
     decision[0]["alternatives"] = 0
     decision[0]["recorded_slots"] = 0
@@ -96,8 +111,8 @@ def is_active(slot):
 
 
 @inner
-def _age_ms(start_ns, since_ns):
-    """Age of an output or of a terminal row; 0.0 where a projection lies ahead."""
+def elapsed_ms(start_ns, since_ns):
+    """Age of an output, of a terminal row or of a prompt; 0.0 where a projection lies ahead."""
     return (start_ns - since_ns) / 1e6 if start_ns > since_ns else 0.0
 
 
@@ -117,10 +132,10 @@ def _survey(slots, decision):
             delivery = slot["view_delivery_memory"]
         if slot["stage"] == layout.TERMINAL:
             decision[0]["terminals"] += 1
-            terminal_age = max(terminal_age, _age_ms(start_ns, slot["terminal_since_ns"]))
+            terminal_age = max(terminal_age, elapsed_ms(start_ns, slot["terminal_since_ns"]))
         elif is_active(slot):
             decision[0]["decoders"] += 1
-            decode_age = max(decode_age, _age_ms(start_ns, slot["view_visible_ns"]))
+            decode_age = max(decode_age, elapsed_ms(start_ns, slot["view_visible_ns"]))
     return token, delivery, decode_age, terminal_age
 
 
@@ -135,6 +150,8 @@ def _set_scale(policy, decision, largest):
         exponent_of(policy[0]["delivery_fairness"]) + exponent_of(delivery),
         exponent_of(policy[0]["decode_age_price"]) + exponent_of(decode_age if decode_age != 0.0 else 1.0),
         exponent_of(policy[0]["terminal_age_price"]) + exponent_of(terminal_age if terminal_age != 0.0 else 1.0),
+        exponent_of(policy[0]["prompt_wait_price"]),
+        exponent_of(policy[0]["decode_late_price"]) + 2 * exponent_of(decode_age if decode_age != 0.0 else 1.0),
     )
     exponent = max(0, highest - FREE_EXPONENT)
     decision[0]["exponent"] = exponent
@@ -145,6 +162,8 @@ def _set_scale(policy, decision, largest):
     decision[0]["delivery_fairness"] = math.ldexp(policy[0]["delivery_fairness"], -exponent)
     decision[0]["decode_age_price"] = math.ldexp(policy[0]["decode_age_price"], -exponent)
     decision[0]["terminal_age_price"] = math.ldexp(policy[0]["terminal_age_price"], -exponent)
+    decision[0]["prompt_wait_price"] = math.ldexp(policy[0]["prompt_wait_price"], -exponent)
+    decision[0]["half_late_price"] = math.ldexp(policy[0]["decode_late_price"], -exponent) / 2.0
 
 
 @inner
@@ -169,6 +188,18 @@ def _sigma_ms(graphs, streams, terminal):
 
 
 @inner
+def _lone_ms(graphs):
+    """The shortest measured duration of a generation or MIXED graph, a lone decoder's step; 0.0 without (S4)."""
+    least_ns = 0
+    for g in range(len(graphs)):
+        duration_ns = graphs[g]["duration_ns"]
+        if graphs[g]["kind"] >= layout.KIND_DECODE and graphs[g]["usable"] == 1 and duration_ns > 0:
+            if least_ns == 0 or duration_ns < least_ns:
+                least_ns = duration_ns
+    return least_ns / 1e6
+
+
+@inner
 def _set_view(slot, view, decision):
     """Limits, age and prices of one runnable slot."""
     terminal = slot["stage"] == layout.TERMINAL
@@ -179,8 +210,8 @@ def _set_view(slot, view, decision):
     view["selectable"] = 1 if slot["stage"] == layout.DECODE and slot["retiring"] == 0 and view["left"] >= 1 else 0
     view["terminal"] = 1 if terminal and slot["in_flight"] == 0 else 0
     view["active"] = 1 if active else 0
-    view["age_ms"] = _age_ms(decision["start_ns"], slot["view_visible_ns"]) if active else 0.0
-    view["terminal_age_ms"] = _age_ms(decision["start_ns"], slot["terminal_since_ns"]) if terminal else 0.0
+    view["age_ms"] = elapsed_ms(decision["start_ns"], slot["view_visible_ns"]) if active else 0.0
+    view["terminal_age_ms"] = elapsed_ms(decision["start_ns"], slot["terminal_since_ns"]) if terminal else 0.0
     view["token_price"] = decision["token_fairness"] * _or_zero(slot["view_token_memory"])
     view["delivery_price"] = decision["delivery_fairness"] * _or_zero(slot["view_delivery_memory"])
     view["age_price"] = decision["decode_age_price"] if active else 0.0
@@ -196,7 +227,7 @@ def _or_zero(memory):
     return 0.0 if math.isnan(memory) else memory
 
 
-# --- lane values (S4): token, delivery, relief, terminal; v = ((token + delivery) + relief) + terminal ---
+# --- lane values (S4): v = (((token + delivery) + relief) + terminal) + late ---
 
 
 @inlined
@@ -222,7 +253,31 @@ def decode_relief(world, slot, horizon_ms):
 def decode_value(world, slot, graph, rows, horizon_ms):
     """v of a decode lane."""
     token = decode_token(world, slot, graph, rows)
-    return token + world.views[slot]["delivery_price"] + decode_relief(world, slot, horizon_ms)
+    value = token + world.views[slot]["delivery_price"] + decode_relief(world, slot, horizon_ms)
+    return value + decode_late(world, slot, horizon_ms)
+
+
+@inlined
+def decode_late(world, slot, horizon_ms):
+    """What serving an active decoder saves of its lateness, had it gone unserved; 0.0 without a price."""
+    if world.policy[0]["decode_late_price"] == 0.0 or world.views[slot]["active"] == 0:
+        return 0.0
+    decision = world.decision[0]
+    unserved = late_step(world.views[slot]["age_ms"] + horizon_ms, decision)
+    return decision["half_late_price"] * (unserved - late_step(0.0, decision))
+
+
+@inlined
+def late_square(excess_ms):
+    """The square of what exceeds the target, 0.0 below it."""
+    return excess_ms * excess_ms if excess_ms > 0.0 else 0.0
+
+
+@inlined
+def late_step(age_ms, decision):
+    """By how much a stream of this age grows later within one reference interval: q in S4."""
+    gap_ms = decision["gap_ms"]
+    return late_square(age_ms + decision["sigma_ms"] - gap_ms) - late_square(age_ms - gap_ms)
 
 
 @inlined

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from scheduler.kernels.context import MARKS, SERVED_A, SERVED_B
 from scheduler.kernels.jit import inlined, inner
-from scheduler.kernels.table import following_members, members
 
 
 @inlined
@@ -25,15 +24,9 @@ def precedes(world, a, b):
 
 
 @inlined
-def _only_slot(world, row):
-    """The slot of a candidate that serves one request: its submitted graph has that lane."""
-    return row["prompt_slot"] if row["prompt_slot"] >= 0 else world.pool[0, row["first"]]
-
-
-@inlined
 def _precedes_alone(world, x, y):
     """The rest of the order for candidates that serve one request each, as all prefills do."""
-    first, second = _only_slot(world, x), _only_slot(world, y)
+    first, second = world.pool[0, x["first"]], world.pool[0, y["first"]]
     tick_x, tick_y = world.slots[first]["last_served_tick"], world.slots[second]["last_served_tick"]
     if tick_x != tick_y:
         return tick_x < tick_y
@@ -81,28 +74,18 @@ def _by_graphs(x, y):
 def _served_slots(world, row, out):
     """Writes the slots of all requests that a candidate serves, each once, in no order; returns how many."""
     n = 0
-    for i in range(row["first"], row["first"] + members(row)):
+    for i in range(row["first"], row["first"] + row["lanes"]):
         out[n] = world.pool[0, i]
         n += 1
-    if row["prompt_slot"] >= 0:
-        out[n] = row["prompt_slot"]
-        n += 1
     submitted, marks = n, world.scratch[MARKS]
-    if row["following"] < 0:
-        return n
-    for i in range(row["following_first"], row["following_first"] + following_members(row)):
+    for i in range(row["following_first"], row["following_first"] + row["following_lanes"]):
         marks[world.pool[0, i]] = 1
-    if row["following_prompt_slot"] >= 0:
-        marks[row["following_prompt_slot"]] = 1
     for i in range(submitted):
         marks[out[i]] = 0
-    for i in range(row["following_first"], row["following_first"] + following_members(row)):
+    for i in range(row["following_first"], row["following_first"] + row["following_lanes"]):
         if marks[world.pool[0, i]] == 1:
             out[n] = world.pool[0, i]
             n += 1
-    if row["following_prompt_slot"] >= 0 and marks[row["following_prompt_slot"]] == 1:
-        out[n] = row["following_prompt_slot"]
-        n += 1
     return n
 
 

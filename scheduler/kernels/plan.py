@@ -8,6 +8,7 @@ from numba import void
 from scheduler import layout
 from scheduler.kernels import jit
 from scheduler.kernels.additive import append_additive, append_mixed, append_ragged, append_terminal, collect_lanes
+from scheduler.kernels.bars import set_bars
 from scheduler.kernels.context import SCRATCH_ROWS, World, set_context
 from scheduler.kernels.fixed_ragged import fixed_ragged
 from scheduler.kernels.jit import allocating, entry, inlined, inner
@@ -42,6 +43,7 @@ def _find_candidates(world):
         _append_all(world)
     if decision["overflow"] == 0:
         prune(world)
+        set_bars(world)
 
 
 @inner
@@ -64,7 +66,7 @@ def _append_all(world):
     for g in range(len(world.graphs)):
         kind = world.graphs[g]["kind"]
         if kind == layout.KIND_PREFILL or kind == layout.KIND_SCORED_PREFILL:
-            append_prefill(world, lanes.prompts, g, solo_prompt)
+            append_prefill(world, lanes, g, solo_prompt)
         elif kind == layout.KIND_TERMINAL_SNAPSHOT:
             append_terminal(world, lanes, g)
         elif kind < layout.KIND_PREFILL:
@@ -102,7 +104,8 @@ def _choose(world):
             probe = timing_refresh(world, winner)
             if probe >= 0:
                 decision["reason"] = TIMING_REFRESH
-        if probe < 0 and decision["acceptance_full"] == 1 and world.policy[0]["fixed_width"] == 0:
+        learns = world.policy[0]["fixed_width"] == 0 and world.policy[0]["token_budget"] == 0
+        if probe < 0 and decision["acceptance_full"] == 1 and learns:
             probe = acceptance_learning(world, winner)
             if probe >= 0:
                 decision["reason"] = ACCEPTANCE_LEARNING
@@ -144,7 +147,10 @@ def plan(
     nothing else counts.
     """
     scratch = np.empty((SCRATCH_ROWS, 2 * len(slots)), np.int64)
-    world = World(slots, graphs, policy, decision, views, candidates, pool, estimates, survival, yields, work, scratch)
+    late = np.empty((2, len(slots)))
+    world = World(
+        slots, graphs, policy, decision, views, candidates, pool, estimates, survival, yields, work, scratch, late
+    )
     set_context(world)
     _find_candidates(world)
     if decision[0]["overflow"] == 1:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from scheduler import layout
-from scheduler.kernels.additive import take_prompt
+from scheduler.kernels.additive import lone_relief, take_prompt
 from scheduler.kernels.context import is_runnable
 from scheduler.kernels.jit import inlined, inner
 from scheduler.kernels.table import finish_candidate, price, start_candidate
+from scheduler.kernels.waiting import is_ordered
 
 
 @inlined
@@ -16,8 +17,8 @@ def prefill_kind(slot):
 
 
 @inner
-def append_prefill(world, prompts, graph, solo_prompt):
-    """One candidate per lane in stage PREFILL with work on `graph`, in slot order.
+def append_prefill(world, lanes, graph, solo_prompt):
+    """One candidate per lane in stage PREFILL with work on `graph`, in slot order; of ordered prompts the first alone.
 
     `solo_prompt`: the only C that competes, 0 for any. Barred UNMEASURED where the cost is unknown and a smaller graph
     of the kind consumes the same (S6); work does not fall with C, so the next smaller one decides.
@@ -26,8 +27,9 @@ def append_prefill(world, prompts, graph, solo_prompt):
     if solo_prompt != 0 and shape["prompt"] != solo_prompt:
         return
     capacity, below = shape["capacity_index"], shape["below"]
-    for i in range(len(prompts)):
-        slot = prompts[i]
+    ordered = is_ordered(world.policy[0])
+    for i in range(len(lanes.prompts)):
+        slot = lanes.prompts[i]
         work = world.work[slot, capacity]
         if work == 0 or prefill_kind(world.slots[slot]) != shape["kind"]:
             continue
@@ -35,9 +37,12 @@ def append_prefill(world, prompts, graph, solo_prompt):
         take_prompt(world, c, slot, work)
         if shape["duration_ns"] == 0 and below >= 0 and world.work[slot, below] == work:
             world.candidates[c]["barred"] = layout.UNMEASURED
+        world.candidates[c]["prompt_wait_relief"] = lone_relief(world, lanes, slot, work)
         price(world, c)
         finish_candidate(world, c)
         world.decision[0]["priced"] += 1
+        if ordered:
+            break
 
 
 @inner

@@ -12,6 +12,7 @@ from collections import namedtuple
 import numpy as np
 
 from scheduler import layout
+from scheduler.kernels.additive import lone_relief
 from scheduler.kernels.context import (
     decode_relief,
     decode_token,
@@ -23,10 +24,12 @@ from scheduler.kernels.context import (
     rows_of,
     terminal_row_value,
 )
+from scheduler.kernels.filling import first_prompt
 from scheduler.kernels.jit import allocating, inner
 from scheduler.kernels.multistage import append_multistage, images, restores
 from scheduler.kernels.order import precedes, sort_lanes
-from scheduler.kernels.table import finish_candidate, price, push, start_candidate
+from scheduler.kernels.table import finish_candidate, price, push, start_candidate, undivided
+from scheduler.kernels.waiting import is_ordered
 
 # The lanes that one prerequisite shape is about, as slots. members: selectable lanes of its stage by (LRU, slot); new,
 # prompts: of these the immediate ones whose inference is DECODE, PREFILL; terminals: terminal rows (SNAPSHOT only), by
@@ -173,7 +176,7 @@ def _append_generation_pairs(world, lanes, stage, graph, following):
     mixed = world.graphs[following]["kind"] == layout.KIND_MIXED
     if mixed:
         own = _best_prompt(world, stage.prompts, following, 0, False)
-        ready_prompt = -1 if new == 0 else _best_prompt(world, lanes.prompts, following, 0, False)
+        ready_prompt = -1 if new == 0 else _ready_prompt(world, lanes, following)
     if new == 0 and own < 0:
         return
     batch, room = world.graphs[graph]["batch"], _room(world, following)
@@ -185,6 +188,14 @@ def _append_generation_pairs(world, lanes, stage, graph, following):
         )
     if own >= 0:
         _append_best(world, lanes, stage, graph, following, 0, min(new, batch - 1, room - 1), room - 1, own, _OWN)
+
+
+@inner
+def _ready_prompt(world, lanes, following):
+    """The ready prompt that a following MIXED graph would take: the first in the order, without one the best."""
+    if is_ordered(world.policy[0]):
+        return first_prompt(world, lanes.prompts, world.graphs[following]["capacity_index"], 0)
+    return _best_prompt(world, lanes.prompts, following, 0, False)
 
 
 @inner
@@ -245,7 +256,7 @@ def _append_pair(world, lanes, stage, graph, following, new, ready, prompt, sour
     for i in range(ready):
         _add_decoder(world, lanes, row, lanes.decoders[i])
     if prompt >= 0:
-        _add_prompt(world, row, prompt)
+        _add_prompt(world, lanes, row, prompt)
     if source == _OWN:
         _take(world, stage, row, prompt)
     saving_rows = _fill(world, lanes, stage, row)
@@ -255,7 +266,10 @@ def _append_pair(world, lanes, stage, graph, following, new, ready, prompt, sour
         push(world, stage.new[i], lanes.rows[stage.new[i]])
     for i in range(ready):
         push(world, lanes.decoders[i], lanes.rows[lanes.decoders[i]])
-    row["following_lanes"] = new + ready + (1 if prompt >= 0 else 0)
+    if prompt >= 0:
+        push(world, prompt, world.work[prompt, world.graphs[following]["capacity_index"]])
+        row["following_prompts"] = 1
+    row["following_lanes"] = new + ready + row["following_prompts"]
     _price_pair(world, c, saving_rows)
     finish_candidate(world, c)
     world.decision[0]["priced"] += 1
@@ -269,12 +283,11 @@ def _add_decoder(world, lanes, row, slot):
 
 
 @inner
-def _add_prompt(world, row, slot):
+def _add_prompt(world, lanes, row, slot):
     tokens = world.work[slot, world.graphs[row["following"]]["capacity_index"]]
-    row["following_prompt_slot"] = slot
-    row["following_prompt_tokens"] = tokens
     row["token_value"] += prompt_token(world, slot, tokens)
     row["delivery_value"] += prompt_delivery(world, slot, tokens)
+    row["prompt_wait_relief"] = lone_relief(world, lanes, slot, tokens)
 
 
 @inner
@@ -316,8 +329,7 @@ def _price_pair(world, c, terminals):
     first_ms = world.graphs[row["graph"]]["duration_ns"] / 1e6
     saved = terminals * world.decision[0]["terminal_age_price"] * (whole_ms * whole_ms - first_ms * first_ms)
     row["wait_cost"] = whole_ms / 2.0 * world.decision[0]["wait_price"] - saved / (2.0 * whole_ms)
-    work = row["token_value"] + row["delivery_value"] + row["age_relief"] + row["terminal_relief"]
-    row["score"] = work / whole_ms - row["wait_cost"]
+    row["score"] = undivided(row) / whole_ms - row["wait_cost"]
 
 
 @inner

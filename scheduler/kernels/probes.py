@@ -10,7 +10,6 @@ import numpy as np
 from scheduler import layout
 from scheduler.kernels.jit import allocating, inner
 from scheduler.kernels.order import precedes
-from scheduler.kernels.table import members
 
 
 @inner
@@ -69,7 +68,7 @@ def _rows_in_winner(world, winner):
     rows = np.ones(len(world.slots), np.int64)
     kind = world.graphs[row["graph"]]["kind"]
     if kind == layout.KIND_SPECULATIVE or kind == layout.KIND_MIXED:
-        for i in range(row["first"], row["first"] + members(row)):
+        for i in range(row["first"], row["first"] + row["lanes"] - row["prompts"]):
             rows[world.pool[0, i]] = world.pool[1, i]
     return rows
 
@@ -98,7 +97,8 @@ def _optimistic_score(world, row):
     for i in range(row["first"], row["first"] + row["lanes"]):
         slot, rows = world.pool[0, i], world.pool[1, i]
         token += world.views[slot]["output_price"] * world.yields[slot, estimator, layout.YIELD_OPTIMISTIC, rows]
-    work = token + row["delivery_value"] + row["age_relief"] + row["terminal_relief"]
+    four = token + row["delivery_value"] + row["age_relief"] + row["terminal_relief"]
+    work = four + row["prompt_wait_relief"] + row["decode_late_relief"]
     return work / row["horizon_ms"] - row["wait_cost"]
 
 

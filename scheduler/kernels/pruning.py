@@ -7,7 +7,6 @@ import numpy as np
 from scheduler import layout
 from scheduler.kernels.context import MARKS
 from scheduler.kernels.jit import allocating, inner
-from scheduler.kernels.table import following_members, members
 
 _BUCKETS = 256
 _MODULUS = 2147483647
@@ -58,12 +57,11 @@ def _takes_part(world, c):
 def _hash(world, c):
     """Of what two candidates must share for one to prune the other; the order of the lanes does not matter."""
     row = world.candidates[c]
-    hashed = _mixed(_identity(world.graphs[row["graph"]]), row["prompt_slot"], row["prompt_tokens"])
-    hashed += _lane_hash(world, row["first"], members(row))
+    hashed = _identity(world.graphs[row["graph"]]) * 1000003 % _MODULUS
+    hashed += _lane_hash(world, row["first"], row["lanes"])
     if row["following"] >= 0:
-        identity = _identity(world.graphs[row["following"]])
-        hashed += 3 * _mixed(identity, row["following_prompt_slot"], row["following_prompt_tokens"])
-        hashed += 5 * _lane_hash(world, row["following_first"], following_members(row))
+        hashed += _identity(world.graphs[row["following"]]) * 3000009 % _MODULUS
+        hashed += 5 * _lane_hash(world, row["following_first"], row["following_lanes"])
     return hashed
 
 
@@ -71,11 +69,6 @@ def _hash(world, c):
 def _identity(graph):
     """What padding does not touch: kind, D and allocation as one number."""
     return (graph["kind"] * 128 + graph["depth"]) * 4 + graph["allocation"]
-
-
-@inner
-def _mixed(identity, slot, tokens):
-    return (identity * 1000003 + slot * 8191 + tokens) % _MODULUS
 
 
 @inner
@@ -105,27 +98,25 @@ def _is_redundant(world, x, y):
         kind = world.graphs[a["following"]]["kind"]
         if kind == layout.KIND_PREFILL or kind == layout.KIND_SCORED_PREFILL:
             return False
-    if a["prompt_slot"] != b["prompt_slot"] or a["prompt_tokens"] != b["prompt_tokens"]:
-        return False
-    if a["following_prompt_slot"] != b["following_prompt_slot"]:
-        return False
-    if a["following_prompt_tokens"] != b["following_prompt_tokens"]:
+    if a["prompt_tokens"] != b["prompt_tokens"] or a["prompts"] != b["prompts"]:
         return False
     if a["lanes"] != b["lanes"] or a["following_lanes"] != b["following_lanes"]:
         return False
-    if not _same_lanes(world, a["first"], b["first"], members(a)):
+    if not _same_lanes(world, a["first"], b["first"], a["lanes"]):
         return False
-    return _same_lanes(world, a["following_first"], b["following_first"], following_members(a))
+    return _same_lanes(world, a["following_first"], b["following_first"], a["following_lanes"])
 
 
 @inner
 def _is_smaller(world, x, y):
-    """Graph y has x's identity, no larger B, W, P and C, and one smaller."""
+    """Graph y has x's identity, no larger B, W, P, C and R, and one smaller."""
     a, b = world.graphs[x], world.graphs[y]
     if _identity(a) != _identity(b):
         return False
     if b["batch"] > a["batch"] or b["width"] > a["width"] or b["rows"] > a["rows"] or b["prompt"] > a["prompt"]:
         return False
+    if b["prompt_rows"] != a["prompt_rows"]:
+        return b["prompt_rows"] < a["prompt_rows"]
     return b["batch"] < a["batch"] or b["width"] < a["width"] or b["rows"] < a["rows"] or b["prompt"] < a["prompt"]
 
 

@@ -12,12 +12,13 @@ from collections import namedtuple
 import numpy as np
 
 from scheduler import layout
+from scheduler.kernels.context import decode_late
 from scheduler.kernels.jit import allocating, inlined, inner
 
 # One decision's lanes and scratch. n lanes are numbered densely, in slot order; D is the deepest draft of the catalog.
-# slots, limits, ticks [n]: of lane i; token [2, n, D + 2]: its token value by estimator and rows; fixed_value [2, n]:
-# delivery price and relief at the shape's horizon; ranked [2]: entries in each estimator's ranking, -1 before it is
-# made; rank_lane, rank_depth [2, n * D]: the drafts by survival descending, depth and slot ascending; place [2, n, D]:
+# slots, limits, ticks [n]: of lane i; token [2, n, D + 2]: its token value by estimator and rows; fixed_value [3, n]:
+# delivery price, relief and late at the shape's horizon; ranked [2]: entries in each estimator's ranking, -1 before
+# that; rank_lane, rank_depth [2, n * D]: the drafts by survival descending, depth and slot ascending; place [2, n, D]:
 # where in the ranking the draft of depth d (index d - 1) stands; rows [n]: rows a lane may use in the shape; order
 # [3, n]: lanes by total, pending and relative value; key [3, n]; drafts, at [n]: drafts with a row, position in the
 # cohort; sums [n + 1], terms [n]: of a walk. walks: what shapes of equal P, lane width and estimator share.
@@ -33,7 +34,7 @@ Ragged = namedtuple(
 Walks = namedtuple("Walks", "of_graph reach walked order token end")
 
 _TOTAL, _PENDING, _RELATIVE = range(3)
-_DELIVERY, _RELIEF = range(2)
+_DELIVERY, _RELIEF, _LATE = range(3)
 
 _FEW = 8
 """Lanes up to which looking at each for the draft to retract is faster than walking along the ranking."""
@@ -52,7 +53,7 @@ def new_ragged(world):
         np.empty(lanes, np.int64),
         np.empty(lanes, np.int64),
         np.empty((2, lanes, depth + 2)),
-        np.empty((2, lanes)),
+        np.empty((3, lanes)),
         np.full(2, -1, np.int64),
         np.empty((2, lanes * depth), np.int64),
         np.empty((2, lanes * depth), np.int64),
@@ -244,12 +245,14 @@ def _value_lanes(world, ragged, estimator, width, horizon_ms):
         delivery = view["delivery_price"]
         relief = view["age_weight"] * (view["age_ms"] + horizon_ms)
         rows = min(width, ragged.limits[i])
-        total = ragged.token[estimator, i, rows] + delivery + relief
+        late = decode_late(world, ragged.slots[i], horizon_ms)
+        total = ragged.token[estimator, i, rows] + delivery + relief + late
         ragged.rows[i] = rows
         ragged.fixed_value[_DELIVERY, i] = delivery
         ragged.fixed_value[_RELIEF, i] = relief
+        ragged.fixed_value[_LATE, i] = late
         ragged.key[_TOTAL, i] = total
-        ragged.key[_PENDING, i] = ragged.token[estimator, i, 1] + delivery + relief
+        ragged.key[_PENDING, i] = ragged.token[estimator, i, 1] + delivery + relief + late
         ragged.key[_RELATIVE, i] = total / rows
 
 
@@ -365,10 +368,12 @@ def _best_prefix(ragged, walk, ordering, most, horizon_ms, wait_cost):
     best_score, best_lanes = -np.inf, 0
     delivery = 0.0
     relief = 0.0
+    late = 0.0
     for k in range(most):
         delivery += ragged.fixed_value[_DELIVERY, order[k]]
         relief += ragged.fixed_value[_RELIEF, order[k]]
-        score = token[k] + delivery + relief
+        late += ragged.fixed_value[_LATE, order[k]]
+        score = token[k] + delivery + relief + late
         if horizon_ms > 0.0:
             score = score / horizon_ms - wait_cost
         if score >= best_score:

@@ -11,7 +11,7 @@ from scheduler.kernels.context import (
     terminal_row_value,
 )
 from scheduler.kernels.jit import inner
-from scheduler.kernels.table import ceiling_of, is_fresh, members
+from scheduler.kernels.table import ceiling_of, is_fresh
 
 ROLE_PREFILL, ROLE_DECODE, ROLE_INIT, ROLE_RESTORE, ROLE_VISION, ROLE_SNAPSHOT, ROLE_TERMINAL = range(7)
 """Roles, in the order of scheduler.plans.Role."""
@@ -57,7 +57,7 @@ def record_lanes(world, c, lanes, details):
         lane["source"] = layout.NO_SOURCE
         lane["expected_tokens"] = 0.0
         _set_detail(world, slot, detail)
-        if slot == row["prompt_slot"]:
+        if _is_prompt_lane(world, row, slot):
             _set_prompt_lane(world, slot, lane, detail)
         elif world.graphs[row["graph"]]["kind"] >= layout.KIND_DECODE:
             _set_decode_lane(world, row, slot, lane, detail)
@@ -68,14 +68,18 @@ def record_lanes(world, c, lanes, details):
 
 @inner
 def _mark_rows(world, c):
-    """scratch[MARKS]: for each slot its rows in the submitted graph (prompt tokens for the prompt lane), 0 without."""
+    """scratch[MARKS]: for each slot its rows in the submitted graph (tokens of a prompt), 0 without."""
     row, marks = world.candidates[c], world.scratch[MARKS]
     for i in range(len(world.slots)):
         marks[i] = 0
-    for i in range(row["first"], row["first"] + members(row)):
+    for i in range(row["first"], row["first"] + row["lanes"]):
         marks[world.pool[0, i]] = world.pool[1, i]
-    if row["prompt_slot"] >= 0:
-        marks[row["prompt_slot"]] = row["prompt_tokens"]
+
+
+@inner
+def _is_prompt_lane(world, row, slot):
+    """Whether a lane consumes prompt tokens: a request in PREFILL runs on no other kind of lane."""
+    return row["prompts"] > 0 and world.slots[slot]["stage"] == layout.PREFILL
 
 
 @inner

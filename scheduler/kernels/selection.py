@@ -8,9 +8,8 @@ from scheduler import layout
 from scheduler.kernels.context import MARKS
 from scheduler.kernels.jit import allocating, inlined, inner
 from scheduler.kernels.order import precedes
-from scheduler.kernels.table import members
 
-ORDINARY, DISCOVERY, TIMING_REFRESH, ACCEPTANCE_LEARNING, SOLO_PREFILL = range(5)
+ORDINARY, DISCOVERY, TIMING_REFRESH, ACCEPTANCE_LEARNING, SOLO_PREFILL, TOKEN_BUDGET = range(6)
 """Reasons, in the order of scheduler.plans.Reason."""
 
 _KINDS = 10
@@ -29,12 +28,14 @@ def ordinary_winner(world):
 
 @inner
 def winner_reason(world, winner):
-    """ORDINARY, DISCOVERY or SOLO_PREFILL."""
+    """DISCOVERY, SOLO_PREFILL, or else what the policy plans by: ORDINARY or TOKEN_BUDGET."""
     graph = world.graphs[world.candidates[winner]["graph"]]
     if graph["duration_ns"] == 0:
         return DISCOVERY
     prefill = graph["kind"] == layout.KIND_PREFILL or graph["kind"] == layout.KIND_SCORED_PREFILL
-    return SOLO_PREFILL if prefill and world.decision[0]["solo_graph"] >= 0 else ORDINARY
+    if prefill and world.decision[0]["solo_graph"] >= 0:
+        return SOLO_PREFILL
+    return TOKEN_BUDGET if world.policy[0]["token_budget"] > 0 else ORDINARY
 
 
 @inner
@@ -139,14 +140,14 @@ def _is_same(world, a, b):
     if a == b:
         return True
     x, y = world.candidates[a], world.candidates[b]
-    if x["graph"] != y["graph"] or x["lanes"] != y["lanes"] or x["prompt_slot"] != y["prompt_slot"]:
+    if x["graph"] != y["graph"] or x["lanes"] != y["lanes"] or x["prompts"] != y["prompts"]:
         return False
     marks = world.scratch[MARKS]
-    for i in range(x["first"], x["first"] + members(x)):
+    for i in range(x["first"], x["first"] + x["lanes"]):
         marks[world.pool[0, i]] = 0
-    for i in range(y["first"], y["first"] + members(y)):
+    for i in range(y["first"], y["first"] + y["lanes"]):
         marks[world.pool[0, i]] = 1
-    for i in range(x["first"], x["first"] + members(x)):
+    for i in range(x["first"], x["first"] + x["lanes"]):
         if marks[world.pool[0, i]] == 0:
             return False
     return True

@@ -11,6 +11,7 @@ from __future__ import annotations
 from scheduler import layout
 from scheduler.kernels.context import rows_of
 from scheduler.kernels.jit import inlined, inner
+from scheduler.kernels.lateness import late_relief
 
 
 @inlined
@@ -42,16 +43,17 @@ def start_candidate(world, graph, following):
     row["first"] = decision[0]["pooled"]
     row["following_first"] = decision[0]["pooled"]
     row["served"] = 0
-    row["prompt_slot"] = -1
+    row["prompts"] = 0
     row["prompt_tokens"] = 0
-    row["following_prompt_slot"] = -1
-    row["following_prompt_tokens"] = 0
+    row["following_prompts"] = 0
     row["horizon_ns"] = horizon_ns if known == 1 else 0
     row["horizon_ms"] = horizon_ns / 1e6 if known == 1 else 0.0
     row["token_value"] = 0.0
     row["delivery_value"] = 0.0
     row["age_relief"] = 0.0
     row["terminal_relief"] = 0.0
+    row["prompt_wait_relief"] = 0.0
+    row["decode_late_relief"] = 0.0
     row["wait_cost"] = 0.0
     row["logical_rows"] = 0
     row["physical_rows"] = graphs[graph]["physical"]
@@ -61,7 +63,7 @@ def start_candidate(world, graph, following):
 
 @inlined
 def push(world, slot, rows):
-    """Appends one lane (its slot and allocated rows) to the cohort pool; the caller counts it in lanes."""
+    """Appends one lane (its slot and its rows or prompt tokens) to the cohort pool; the caller counts it in lanes."""
     i = world.decision[0]["pooled"]
     if i >= world.pool.shape[1]:
         world.decision[0]["overflow"] = 1
@@ -72,22 +74,12 @@ def push(world, slot, rows):
 
 
 @inlined
-def members(row):
-    """Pool entries of the submitted graph: its lanes without the prompt lane."""
-    return row["lanes"] - (1 if row["prompt_slot"] >= 0 else 0)
-
-
-@inlined
-def following_members(row):
-    """Pool entries of the following graph."""
-    return row["following_lanes"] - (1 if row["following_prompt_slot"] >= 0 else 0)
-
-
-@inlined
 def price(world, c):
-    """Score and wait_cost of row `c` from its four sums, known and horizon_ms (S4)."""
+    """Score, wait_cost and decode_late_relief of row `c` from its other sums, known, horizon_ms and lanes (S4)."""
     row = world.candidates[c]
-    work = row["token_value"] + row["delivery_value"] + row["age_relief"] + row["terminal_relief"]
+    if world.policy[0]["decode_late_price"] > 0.0:
+        row["decode_late_relief"] = late_relief(world, row)
+    work = undivided(row)
     if row["known"] == 1:
         row["wait_cost"] = row["horizon_ms"] / 2.0 * world.decision[0]["wait_price"]
         row["score"] = work / row["horizon_ms"] - row["wait_cost"]
@@ -97,18 +89,25 @@ def price(world, c):
 
 
 @inlined
+def undivided(row):
+    """The sum of the six values."""
+    four = row["token_value"] + row["delivery_value"] + row["age_relief"] + row["terminal_relief"]
+    return four + row["prompt_wait_relief"] + row["decode_late_relief"]
+
+
+@inlined
 def finish_candidate(world, c):
     """Keeps row `c`: its logical rows and what bars it or makes it wait. Call price() before.
 
-    Needs graph, following, lanes, following_lanes, served, prompt lanes and the pool's entries. Does not count
+    Needs graph, following, lanes, following_lanes, served, prompts and the pool's entries. Does not count
     `priced`: the caller does, for it may have compared several cohorts.
     """
     row = world.candidates[c]
     decision = world.decision[0]
     if decision["overflow"] == 1:
         return
-    logical, waits = row["prompt_tokens"], 0
-    for i in range(row["first"], row["first"] + members(row)):
+    logical, waits = 0, 0
+    for i in range(row["first"], row["first"] + row["lanes"]):
         logical += world.pool[1, i]
         waits |= world.views[world.pool[0, i]]["waits"]
     row["logical_rows"] = logical
@@ -156,13 +155,14 @@ def _new_pages(world, row):
     if world.graphs[graph]["kind"] < layout.KIND_PREFILL:
         return 0
     pages = 0
-    for i in range(row["first"], row["first"] + members(row)):
+    decoders_end = row["first"] + row["lanes"] - row["prompts"]
+    for i in range(row["first"], decoders_end):
         slot = world.pool[0, i]
         state = world.slots[slot]
         position = state["consumed"] + state["emitted"] + state["pending"]
         ceiling = ceiling_of(world, graph, slot, world.pool[1, i])
         pages += _pages_of(world, slot, position + ceiling + world.graphs[graph]["depth"])
-    if row["prompt_slot"] >= 0:
-        slot = row["prompt_slot"]
-        pages += _pages_of(world, slot, world.slots[slot]["consumed"] + row["prompt_tokens"] + 1)
+    for i in range(decoders_end, decoders_end + row["prompts"]):
+        slot = world.pool[0, i]
+        pages += _pages_of(world, slot, world.slots[slot]["consumed"] + world.pool[1, i] + 1)
     return pages

@@ -31,6 +31,7 @@ def make_world(dice: random.Random, slots: int, graphs: list[dict[str, int]], dy
         "estimates": np.zeros((slots, 2, 2, DEPTH, 2)),
         "work": np.zeros((slots, len(CAPACITIES)), np.int64),
         "scratch": np.zeros((context.SCRATCH_ROWS, 2 * slots), np.int64),
+        "late": np.zeros((2, slots)),
     }
     world = context.World(**arrays)
     _set_policy(dice, world, dyadic)
@@ -59,6 +60,7 @@ def shape(kind: int, batch: int, rows: int = 0, **fields: int) -> dict[str, int]
         "width": width,
         "rows": rows,
         "prompt": prompt,
+        "prompt_rows": fields.get("prompt_rows", 1),
         "capacity_index": CAPACITIES.index(prompt) if prompt else -1,
         "lane_width": lane_width,
         "ragged": int(kind >= layout.KIND_DECODE and rows < batch * lane_width),

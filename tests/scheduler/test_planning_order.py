@@ -28,6 +28,7 @@ GRAPHS = [
     shape(layout.KIND_SPECULATIVE, 4, rows=6, width=3, depth=2, allocation=layout.ALLOCATE_DEVICE),
     shape(layout.KIND_MIXED, 2, prompt=64),
     shape(layout.KIND_MIXED, 4, prompt=128),
+    shape(layout.KIND_MIXED, 4, prompt=128, prompt_rows=2),
 ]
 
 
@@ -37,8 +38,8 @@ def random_candidates(seed, count=14):
     world = ready(make_world(dice, SLOTS, GRAPHS, dyadic=True))
     table = plain("table")
     for _ in range(count):
-        graph = dice.choice((0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10))
-        following = dice.choice((2, 3, 5, 6, 9, 10)) if graph < 2 else -1
+        graph = dice.randrange(len(GRAPHS))
+        following = dice.choice((2, 3, 5, 6, 9, 10, 11)) if graph < 2 else -1
         c = table.start_candidate(world, graph, following)
         row = world.candidates[c]
         served = push_lanes(dice, world, row, graph, "")
@@ -54,28 +55,32 @@ def random_candidates(seed, count=14):
 
 
 def push_lanes(dice, world, row, graph, prefix):
-    """One of two cohorts in any order, and maybe a prompt lane."""
-    prompt = int(world.graphs[graph]["prompt"])
+    """One of two cohorts in any order, and prompt lanes where the graph takes some, in any order."""
     slots = [] if world.graphs[graph]["kind"] in PREFILLS else dice.sample(dice.choice(((0, 1), (1, 2))), 2)
     for slot in slots:
         plain("table").push(world, slot, 1 + slot % 2)
-    if prompt:
-        row[prefix + "prompt_slot"] = 5
-        row[prefix + "prompt_tokens"] = 64
-        slots = [*slots, 5]
-    row[prefix + "lanes"] = len(slots)
-    return set(slots)
+    prompts = []
+    if world.graphs[graph]["prompt"]:
+        mixed = world.graphs[graph]["kind"] == layout.KIND_MIXED
+        prompts = dice.choice(((5,), (4,), (4, 5), (5, 4))) if mixed else (5,)
+    for slot in prompts:
+        tokens = dice.choice((32, 64)) if slot == 4 else 64
+        plain("table").push(world, slot, tokens)
+        if not prefix:
+            row["prompt_tokens"] += tokens
+    row[prefix + "lanes"] = len(slots) + len(prompts)
+    row[prefix + "prompts"] = len(prompts)
+    return {*slots, *prompts}
 
 
 def lanes_of(world, row, prefix=""):
     first = int(row[prefix + "first"])
-    end = first + int(row[prefix + "lanes"]) - (row[prefix + "prompt_slot"] >= 0)
+    end = first + int(row[prefix + "lanes"])
     return {int(s): int(r) for s, r in zip(world.pool[0, first:end], world.pool[1, first:end], strict=True)}
 
 
 def served_slots(world, row):
-    prompts = {int(row["prompt_slot"]), int(row["following_prompt_slot"])} - {-1}
-    return sorted({*lanes_of(world, row), *lanes_of(world, row, "following_"), *prompts})
+    return sorted({*lanes_of(world, row), *lanes_of(world, row, "following_")})
 
 
 def order_key(world, row):
@@ -118,7 +123,7 @@ def test_lanes_sort_by_value_then_ticks_then_rows_then_slot(gap):
 
 
 def extents(graph):
-    return tuple(int(graph[name]) for name in ("batch", "width", "rows", "prompt"))
+    return tuple(int(graph[name]) for name in ("batch", "width", "rows", "prompt", "prompt_rows"))
 
 
 def is_smaller(x, y):
@@ -132,9 +137,7 @@ def is_redundant(world, x, y):
     graphs = world.graphs
 
     def same(prefix):
-        prompt = x[prefix + "prompt_slot"] == y[prefix + "prompt_slot"]
-        tokens = x[prefix + "prompt_tokens"] == y[prefix + "prompt_tokens"]
-        return prompt and tokens and lanes_of(world, x, prefix) == lanes_of(world, y, prefix)
+        return lanes_of(world, x, prefix) == lanes_of(world, y, prefix)
 
     if not (same("") and same("following_")):
         return False
@@ -186,8 +189,7 @@ def expected_alternatives(world, rows, chosen):
         return int(world.graphs[rows[c]["graph"]]["kind"])
 
     def identity(c):
-        prompt = {int(rows[c]["prompt_slot"])} - {-1}
-        return int(rows[c]["graph"]), frozenset({*lanes_of(world, rows[c]), *prompt})
+        return int(rows[c]["graph"]), frozenset(lanes_of(world, rows[c]))
 
     kinds, first = {kind(chosen)}, []
     for c in ranking:

@@ -159,16 +159,18 @@ def found_candidates(world):
 def check_cohorts(world, plain_world, row):
     """The lanes of a pair are consistent: no slot twice, capacities respected, what is free is filled."""
     first = [int(slot) for slot in world.pool[0, row["first"] : row["first"] + row["lanes"]]]
-    members = row["following_lanes"] - (row["following_prompt_slot"] >= 0)
-    after = [int(slot) for slot in world.pool[0, row["following_first"] : row["following_first"] + members]]
-    if row["following_prompt_slot"] >= 0:
-        after.append(int(row["following_prompt_slot"]))
+    after = following_slots(world, row)
     assert len(set(first)) == len(first)
     assert len(set(after)) == len(after)
     assert row["served"] == len({*first, *after})
     assert len(first) == min(world.graphs[PREREQUISITE]["batch"], len(plain_world.members) + len(plain_world.terminals))
     assert set(first) <= {*plain_world.members, *plain_world.terminals}
     assert set(after) <= {*plain_world.new, *plain_world.ready, *plain_world.own_prompts, *plain_world.prompts}
+
+
+def following_slots(world, row):
+    first = int(row["following_first"])
+    return [int(slot) for slot in world.pool[0, first : first + int(row["following_lanes"])]]
 
 
 def expected_cases(plain_world, kind):
@@ -243,10 +245,10 @@ def test_a_lane_that_a_smaller_capacity_serves_as_well_comes_last_and_bars_the_p
     ready(world)
     world.views["prompt_price"][:2] = (9.0, 1.0)
     (row,) = [row for row in found_candidates(world) if row["following"] == FOLLOWING]
-    assert (row["following_prompt_slot"], row["barred"]) == (1, layout.NOT_BARRED)
+    assert (following_slots(world, row), row["barred"]) == ([1], layout.NOT_BARRED)
     world.slots["cancelled"][1] = 1
     (row,) = [row for row in found_candidates(ready(world)) if row["following"] == FOLLOWING]
-    assert (row["following_prompt_slot"], row["barred"]) == (0, layout.UNMEASURED)
+    assert (following_slots(world, row), row["barred"]) == ([0], layout.UNMEASURED)
 
 
 def test_snapshot_alone_takes_the_best_terminal_rows_and_then_lanes_of_its_stage():
