@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from scheduler.plans import CostState, LedgerBalances, ScheduledPlan
 from scheduler.policy import PolicyConfig
@@ -35,6 +36,11 @@ class Graph:
     def duration_ms(self) -> float:
         """The duration in ms, 0.0 while unknown."""
         return self.duration_ns / 1e6
+
+    @property
+    def log_ms(self) -> float:
+        """The natural logarithm of the duration in ms, 0.0 while unknown."""
+        return math.log(self.duration_ms) if self.known else 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

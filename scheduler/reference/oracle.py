@@ -83,6 +83,25 @@ class OracleState:
         return [(self.shapes[i], self.durations_ns[i] / 1e6) for i in known]
 
     @property
+    def reads_apart(self) -> bool:
+        """No mixed graph holds all active decoders beside a prompt; or nobody decodes, and there are prefill graphs."""
+        streams = len(self.active)
+        beside = any(s.kind is GraphKind.MIXED and s.batch_capacity > streams for s, _ in self.measured)
+        alone = any(s.kind is GraphKind.PREFILL for s, _ in self.measured)
+        return alone if streams == 0 else not beside
+
+    @property
+    def reading_steps(self) -> list[tuple[int, float]]:
+        """(capacity, ms of the fastest graph that holds as many tokens) of the graphs that read prompts, ascending."""
+        kind, streams = GraphKind.PREFILL if self.reads_apart else GraphKind.MIXED, len(self.active)
+        graphs = [
+            (s.prefill_capacity, ms)
+            for s, ms in self.measured
+            if s.kind is kind and (kind is GraphKind.PREFILL or not streams or s.batch_capacity > streams)
+        ]
+        return [(c, min(ms for other, ms in graphs if other >= c)) for c in sorted({c for c, _ in graphs})]
+
+    @property
     def order(self) -> list[OracleRequest]:
         """Requests with prompt tokens left: by arrival under a token budget, else by age over tokens left."""
         waiting = [r for r in self.requests if r.remaining_prompt]
@@ -173,45 +192,36 @@ class OracleChoice:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Waiting:
-    """Prompts in the order of reading: (slot, tokens left). `graphs`: (capacity, ms) of those that read them."""
+    """Prompts in the order of reading: (slot, tokens left). `steps`: see OracleState.reading_steps."""
 
     price: float
     left: tuple[tuple[int, int], ...]
-    graphs: tuple[tuple[int, float], ...]
+    steps: list[tuple[int, float]]
 
     @classmethod
     def of(cls, state: OracleState) -> Waiting:
         """Nothing waits at a price of 0."""
         left = tuple((r.slot, r.remaining_prompt) for r in state.order)
-        measured = [
-            (s, d / 1e6)
-            for i, (s, d) in enumerate(zip(state.shapes, state.durations_ns, strict=True))
-            if d and state.usable(i)
-        ]
-        streams = len(state.active)
-        alone = tuple((s.prefill_capacity, ms) for s, ms in measured if s.kind is GraphKind.PREFILL)
-        beside = tuple(
-            (s.prefill_capacity, ms)
-            for s, ms in measured
-            if s.kind is GraphKind.MIXED and (not streams or s.batch_capacity > streams)
-        )
-        return cls(state.policy.prompt_wait_price, left, (beside or alone) if streams else (alone or beside))
+        return cls(state.policy.prompt_wait_price, left, state.reading_steps)
 
     def relief(self, read: dict[int, int]) -> float:
         """The price of the time that all prompts together wait less."""
-        return self.price * math.fsum((self._all_ms({}), -self._all_ms(read))) if self.price and self.graphs else 0.0
+        return self.price * math.fsum((self._all_ms({}), -self._all_ms(read))) if self.price and self.steps else 0.0
 
     def _all_ms(self, read: dict[int, int]) -> float:
         rest = [left - read.get(slot, 0) for slot, left in self.left]
         return math.fsum(self._ms(until) for own, until in zip(rest, itertools.accumulate(rest), strict=True) if own)
 
     def _ms(self, tokens: int) -> float:
-        largest = max(capacity for capacity, _ in self.graphs)
-        whole, rest = divmod(tokens, largest)
-        return math.fsum((whole * self._best_ms(largest), self._best_ms(rest) if rest else 0.0))
-
-    def _best_ms(self, tokens: int) -> float:
-        return min(ms for capacity, ms in self.graphs if capacity >= tokens)
+        largest, largest_ms = self.steps[-1]
+        whole = (tokens - 1) // largest
+        last = tokens - whole * largest
+        below = max((step for step in self.steps if step[0] < last), default=None)
+        capacity, ms = min(step for step in self.steps if step[0] >= last)
+        if below is not None:
+            share = (last - below[0]) / (capacity - below[0])
+            ms = math.fsum((below[1], share * (ms - below[1])))
+        return math.fsum((whole * largest_ms, ms))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -225,11 +235,16 @@ class Lateness:
 
     @classmethod
     def of(cls, state: OracleState, sigma_ms: float) -> Lateness:
-        """The target is the reference interval and some steps of a lone decoder."""
-        steps = [ms for shape, ms in state.measured if shape.target_rows]
-        target_ms = sigma_ms + state.policy.decode_gap_slack * min(steps, default=0.0)
+        """The target is the step that reads the most prompt tokens per ms^(1 + decode_gap_weight)."""
+        steps = state.reading_steps
+        power = 1.0 + state.policy.decode_gap_weight
+        target_ms = (
+            max(steps, key=lambda step: (math.log(step[0]) - power * math.log(step[1]), -step[0]))[1] if steps else 0.0
+        )
+        if state.reads_apart:
+            target_ms += sigma_ms
         ages_ms = {r.slot: r.age_ms for r in state.active if r.age_ms is not None}
-        return cls(state.policy.decode_late_price, sigma_ms, target_ms, ages_ms)
+        return cls(state.policy.decode_late_price, sigma_ms, target_ms, ages_ms if steps else {})
 
     def relief(self, answered: set[int], horizon_ms: float) -> float:
         """Half the price of every square that rises, less those that fall."""

@@ -117,8 +117,7 @@ class Context:
         active = sum(r.active_decoder for r in decision.residents)
         terminals = [r for r in decision.residents if r.stage is Stage.TERMINAL]
         terminal_graphs = [g for g in decision.graphs if g.shape.kind is GraphKind.TERMINAL_SNAPSHOT]
-        generation = generation_graphs(decision)
-        sigma_ms = _sigma_ms(generation, active)
+        sigma_ms = _sigma_ms(generation_graphs(decision), active)
         terminal_sigma_ms = _sigma_ms(terminal_graphs, len(terminals))
         lanes = [_lane(r, decision, exponent, sigma_ms, terminal_sigma_ms) for r in decision.residents]
         terminal_age_price = math.ldexp(policy.terminal_age_price, -exponent)
@@ -141,7 +140,7 @@ class Context:
             frontiers=(_frontier(lanes, False), _frontier(lanes, True)),
             places=None if order is None else {r.slot: place for place, r in enumerate(order)},
             waiting=WaitingCost.of(decision, exponent, order, active),
-            lateness=Lateness.of(policy, exponent, sigma_ms, generation, ages_ms),
+            lateness=Lateness.of(decision, exponent, sigma_ms, ages_ms),
         )
 
     @property
