@@ -90,6 +90,7 @@ def _resident(reference: ReferenceScheduler, kept: SavedTenant, slot: Any, table
         stage=_STAGES[int(slot["stage"])],
         consumed=int(slot["consumed"]),
         images_left=int(slot["images_left"]),
+        arrived_ns=int(slot["arrived_ns"]),
         emitted=int(slot["emitted"]),
         in_flight=int(slot["in_flight"]),
         pending=int(slot["pending"]),

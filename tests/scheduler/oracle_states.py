@@ -60,7 +60,7 @@ class Dice:
         return {
             "prompt_wait_price": self.value(0.0, 0.5, 4.0, 64.0, most=200.0),
             "prompt_rank_age_ms": self.value(0.0, 4.0, 64.0, most=50.0),
-            "decode_gap_slack": self.value(0.0, 0.5, 1.0, 2.0, most=2.0),
+            "decode_gap_weight": self.value(0.0, 0.5, 0.75, 2.0, most=2.0),
             "decode_late_price": self.value(0.0, 0.0, 0.5, 8.0, most=20.0),
             "decode_cadence": self.random.choice(("off", "on")),
             "token_budget": self.random.choice((0, 0, 0, 40, 100, 200)),
@@ -124,7 +124,7 @@ def mixed(speculative: bool) -> list[GraphShape]:
 
 def fuller(speculative: bool) -> list[GraphShape]:
     """Joint shapes that carry several prompts."""
-    sizes = ((2, 2, 128), (4, 1, 128), (4, 2, 128), (4, 4, 256), (8, 3, 256), (8, 4, 64), (4, 3, 64), (2, 1, 256))
+    sizes = ((2, 2, 128), (4, 1, 128), (4, 2, 128), (4, 4, 192), (8, 3, 192), (8, 4, 64), (4, 3, 64), (2, 1, 192))
     return [shape(GraphKind.MIXED, b, c=c, speculation_enabled=speculative, prompt_rows=rows) for b, rows, c in sizes]
 
 

@@ -9,9 +9,21 @@ import sys
 import time
 
 from tests.scheduler.differential.drive import run_scenario
-from tests.scheduler.differential.scenario import learning_scenario, level_scenario, make_scenario
+from tests.scheduler.differential.scenario import (
+    any_scenario,
+    learning_scenario,
+    level_scenario,
+    make_scenario,
+    preferring_scenario,
+)
 
-KINDS = {"any": make_scenario, "level": level_scenario, "learning": learning_scenario}
+KINDS = {
+    "any": any_scenario,
+    "specified": make_scenario,
+    "preferring": preferring_scenario,
+    "level": level_scenario,
+    "learning": learning_scenario,
+}
 
 
 def work(task):

@@ -18,9 +18,15 @@ def round_of(batch, depth, width=None, rows=0, allocation=Allocation.NONE):
     )
 
 
-def mixed(batch, depth, capacity, speculative):
+def mixed(batch, depth, capacity, speculative, prompt_rows=1):
     return GraphShape(
-        GraphKind.MIXED, batch, depth, depth + 1, prefill_capacity=capacity, speculation_enabled=speculative
+        GraphKind.MIXED,
+        batch,
+        depth,
+        depth + 1,
+        prefill_capacity=capacity,
+        speculation_enabled=speculative,
+        prompt_rows=prompt_rows,
     )
 
 
@@ -99,6 +105,19 @@ def mixed_graphs(rng, speculative, width):
         for capacity in sample(rng, (64, 128, 256), 1, 2):
             depths = [width - 1] if width else [0, *sample(rng, (1, 2, 3), 0, 2)]
             found += [mixed(batch, depth if speculative else 0, capacity, speculative) for depth in depths]
+    return found
+
+
+def fuller_graphs(rng, shapes, width, largest_batch):
+    """Mixed graphs of several prompts for the generation mode of `shapes`, some of odd multiples of eight rows."""
+    speculative = any(shape.kind is GraphKind.SPECULATIVE for shape in shapes)
+    batches = [b for b in (2, 4, 8, 16, 24, 40, 64) if b <= largest_batch]
+    found = []
+    for batch in sample(rng, batches, 1, 3):
+        for capacity in sample(rng, (64, 128, 256, 512), 1, 2):
+            depth = width - 1 if width else rng.choice((0, 0, 1, 2)) if speculative else 0
+            rows = sorted({min(batch, rng.randint(1, 4)) for _ in range(rng.randint(1, 2))})
+            found += [mixed(batch, depth, capacity, speculative, r) for r in rows]
     return found
 
 

@@ -14,7 +14,7 @@ from tests.scheduler.differential.completions import (
     wrong_completion,
 )
 from tests.scheduler.differential.pair import Pair
-from tests.scheduler.differential.scenario import MS, make_scenario, random_policy, random_spec
+from tests.scheduler.differential.scenario import MS, any_scenario, random_policy, random_preferences, random_spec
 
 FRAME_SLOTS = 2
 COMPARE_EVERY = 4
@@ -30,7 +30,7 @@ class Report:
     difference: str | None = None
 
 
-def run_scenario(seed, plans, plain_of=None, make=make_scenario):
+def run_scenario(seed, plans, plain_of=None, make=any_scenario):
     """At most `plans` plans of scenario `seed`, which `make` makes."""
     report = Report(seed)
     try:
@@ -143,6 +143,8 @@ class Driver:
 
     def policy(self):
         self.scenario.policy = random_policy(self.rng, not self.scenario.noisy)
+        if self.scenario.preferring:
+            self.scenario.policy = self.scenario.policy.merged(random_preferences(self.rng))
         self.pair.call("configure_policy", self.scenario.policy)
 
     def resources(self):
@@ -220,6 +222,7 @@ class Driver:
         seen[f"reason {plan.reason.value}"] += 1
         seen[f"queue depth {plan.queue_depth}"] += 1
         seen[f"score {plan.score_kind.value}"] += 1
+        seen[f"prompts {sum(lane.prompt_tokens > 0 for lane in plan.lanes)}"] += 1
         if plan.following is not None:
             seen[f"pair {shape.kind.value} then {plan.following.kind.value}"] += 1
         if shape.kind is GraphKind.SPECULATIVE:

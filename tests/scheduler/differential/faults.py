@@ -1,41 +1,9 @@
-"""Faults planted into the reference, one at a time: the comparison must notice each of them.
-
-A fault is a small change of one reference module's source. The package is imported anew with the change, beside the
-sound one, and a scenario is run with it.
-"""
+"""Faults of the specification's own rules, to be planted into the reference."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import importlib
-import importlib.abc
-import importlib.machinery
-import importlib.util
-import pathlib
-import sys
-from collections.abc import Callable
-
-from tests.scheduler.differential.drive import run_scenario
-from tests.scheduler.differential.scenario import Scenario, learning_scenario, level_scenario, make_scenario
-
-PACKAGE = "scheduler.reference"
-FOLDER = pathlib.Path(importlib.util.find_spec(PACKAGE).origin).parent
-
-
-@dataclasses.dataclass(frozen=True)
-class Fault:
-    """`old` occurs once in reference/`module`.py and becomes `new`. SHOWS says in which scenario it shows.
-
-    `make`: what makes the scenarios in which it is looked for.
-    """
-
-    name: str
-    module: str
-    old: str
-    new: str
-    make: Callable[[int], Scenario] = make_scenario
-
+from tests.scheduler.differential.planting import Fault
+from tests.scheduler.differential.scenario import learning_scenario, level_scenario
 
 FAULTS = (
     # What was learned of graphs (S6).
@@ -45,8 +13,8 @@ FAULTS = (
         "(ordered[middle - 1] + ordered[middle]) // 2",
         "ordered[middle]",
     ),
-    Fault("a window of eight samples", "catalog", "WINDOW_SAMPLES = 9", "WINDOW_SAMPLES = 3"),
-    Fault("stale samples kept", "catalog", "if fresh else []", "if True else []"),
+    Fault("a window of eight samples", "catalog", "WINDOW_SAMPLES = 9", "WINDOW_SAMPLES = 3", shows=1),
+    Fault("stale samples kept", "catalog", "if fresh else []", "if True else []", shows=1),
     Fault(
         "exposed delivery learned",
         "completion",
@@ -56,21 +24,23 @@ FAULTS = (
     # Acceptance (S3).
     Fault("a shorter half-life", "estimates", "HALF_LIFE_TOKENS = 128", "HALF_LIFE_TOKENS = 127"),
     Fault("a low weight cap", "estimates", "LARGEST_WEIGHT = 128.0", "LARGEST_WEIGHT = 6.0"),
-    Fault("survival that rises with depth", "estimates", "min(found[-1], value) if found else value", "value"),
+    Fault("survival that rises with depth", "estimates", "min(found[-1], value) if found else value", "value", shows=2),
     Fault("a prior that moves too fast", "estimates", "PRIOR_SHARE = 64.0", "PRIOR_SHARE = 32.0"),
     Fault(
         "termination not censored",
         "lanes",
         "rejected = len(result.record.emitted_tokens) == accepted + 1",
         "rejected = True",
+        shows=3,
     ),
     Fault(
         "survival ignored behind a termination",
         "lanes",
         "if result.survival and not",
         "if depth in found and result.survival and not",
+        shows=40,
     ),
-    Fault("forecasts of copied drafts", "lanes", 'if source == "learned":', "if source is not None:"),
+    Fault("forecasts of copied drafts", "lanes", 'if source == "learned":', "if source is not None:", shows=10),
     Fault("a copy offer that outlives its round", "lanes", "resident.offered = 0", "resident.offered += 0"),
     # Service (S9).
     Fault(
@@ -102,6 +72,7 @@ FAULTS = (
         "service_prices",
         "largest_served), (residents + 1) / decode_rate",
         "largest_served), max(1, residents) / decode_rate",
+        shows=3,
     ),
     Fault(
         "publication without what came before",
@@ -114,6 +85,7 @@ FAULTS = (
         "scheduler",
         "if r.stage is not Stage.TERMINAL\n        ]",
         "if r.stage is not Stage.WAITING\n        ]",
+        shows=3,
     ),
     Fault(
         "publication forgets to move the visible time",
@@ -134,7 +106,13 @@ FAULTS = (
         "lane.prompt_tokens + lane.expected_tokens if",
         "float(lane.prompt_tokens + lane.ceiling) if",
     ),
-    Fault("an overrun ignored", "scheduler", "known and self.now_ns <= frame.end_ns", "known and self.now_ns >= 0"),
+    Fault(
+        "an overrun ignored",
+        "scheduler",
+        "known and self.now_ns <= frame.end_ns",
+        "known and self.now_ns >= 0",
+        shows=7,
+    ),
     Fault(
         "a stale expected end after a completion",
         "scheduler",
@@ -146,6 +124,7 @@ FAULTS = (
         "commitment",
         "is not plan.cost_state:",
         "is CostState.UNKNOWN and plan.cost_state is CostState.FRESH:",
+        shows=3,
     ),
     Fault("draft storage left out of pages", "commitment", "+ lane.ceiling + plan.shape.draft_depth", "+ lane.ceiling"),
     Fault("epochs that stand still at completion", "lanes", "resident.epoch += 1", "resident.epoch += 0"),
@@ -157,12 +136,14 @@ FAULTS = (
         "ledgers",
         "ledger.units = min(ledger.units, 0)",
         "ledger.units = min(ledger.units, 1 << 60)",
+        shows=1,
     ),
     Fault(
         "attempts not noted",
         "scheduler",
         "self.catalog.attempt(plan.shape, self.now_ns)",
         "self.catalog.attempt(plan.shape, -1)",
+        shows=15,
     ),
     Fault(
         "probes at the end of the output",
@@ -170,6 +151,7 @@ FAULTS = (
         "resident.left - use.rows >= 1",
         "resident.left - use.rows >= 0",
         learning_scenario,
+        shows=7,
     ),
     Fault(
         "optimism without the exponent",
@@ -177,8 +159,9 @@ FAULTS = (
         "yields(self._powers(optimistic))",
         "yields(optimistic)",
         learning_scenario,
+        shows=34,
     ),
-    Fault("modest optimism", "estimates", "LN20 = math.log(20.0)", "LN20 = math.log(2.0)"),
+    Fault("modest optimism", "estimates", "LN20 = math.log(20.0)", "LN20 = math.log(2.0)", shows=15),
     # Values and cohorts (S4, S5).
     Fault(
         "waiting priced for the whole horizon",
@@ -191,6 +174,7 @@ FAULTS = (
         "value",
         "key=lambda g: g.duration_ms / min(g.shape.batch_capacity, streams)",
         "key=lambda g: g.duration_ms",
+        shows=10,
     ),
     Fault(
         "ages in whole milliseconds",
@@ -198,14 +182,15 @@ FAULTS = (
         "(start_ns - resident.view_visible_ns) / 1e6",
         "(start_ns - resident.view_visible_ns) // 1000000",
     ),
-    Fault("saved waiting of terminal rows left out", "value", "if retired:", "if retired > 64:"),
+    Fault("saved waiting of terminal rows left out", "value", "if retired:", "if retired > 64:", shows=39),
     Fault(
         "ties of decoders to the most recently served",
         "candidates",
         "(-use.parts.value, use.lane.tick, -use.rows, use.lane.slot)",
         "(-use.parts.value, -use.lane.tick, -use.rows, use.lane.slot)",
+        shows=3,
     ),
-    Fault("fewer served requests preferred on a tie", "candidates", "-len(served),", "len(served),"),
+    Fault("fewer served requests preferred on a tie", "candidates", "-len(served),", "len(served),", shows=2),
     Fault("pages rounded down", "candidates", "-(-extent // decision.page_tokens)", "extent // decision.page_tokens"),
     Fault(
         "unmeasured duplicates explored",
@@ -218,6 +203,7 @@ FAULTS = (
         "value",
         "for _, depth, slot in sorted(entries)]",
         "for _, depth, slot in sorted(entries, key=lambda e: (e[0], e[1], -e[2]))]",
+        shows=39,
     ),
     Fault(
         "ragged ties to the lower slot before the lower depth",
@@ -225,30 +211,49 @@ FAULTS = (
         "for _, depth, slot in sorted(entries)]",
         "for _, depth, slot in sorted(entries, key=lambda e: (e[0], e[2], e[1]))]",
         level_scenario,
+        shows=5,
     ),
-    Fault("two orderings only", "ragged", "for by in (total, pending, per_row)]", "for by in (total, total, pending)]"),
+    Fault(
+        "two orderings only",
+        "ragged",
+        "for by in (total, pending, per_row)]",
+        "for by in (total, total, pending)]",
+        shows=3,
+    ),
     Fault("no padding pruning", "pruning", "return any(o != extents and", "return any(o == () and"),
     Fault(
-        "pairs that never share", "prerequisites", "_Case(new[:k], ready[: room - k]) for k", "_Case(new[:k], []) for k"
+        "pairs that never share",
+        "prerequisites",
+        "_Case(new[:k], ready[: room - k]) for k",
+        "_Case(new[:k], []) for k",
+        shows=14,
     ),
-    Fault("a chain's own stages left out", "continuations", "total += min(known)", "total += 0"),
+    Fault("a chain's own stages left out", "continuations", "total += min(known)", "total += 0", shows=2),
     Fault(
         "solo chunks of the largest graph",
         "solo",
         "min((c for c in capacities if c >= remaining), default=max(capacities))",
         "max(capacities)",
+        shows=1,
     ),
     # Prompts and captures (S10).
     Fault(
-        "guards of later anchors ignored", "checkpoints", "free_rows - guards > 0 and fresh", "free_rows > 0 and fresh"
+        "guards of later anchors ignored",
+        "checkpoints",
+        "free_rows - guards > 0 and fresh",
+        "free_rows > 0 and fresh",
+        shows=15,
     ),
-    Fault("captures whatever they cost", "checkpoints", "if spent + cost > allowance:", "if spent > allowance:"),
+    Fault(
+        "captures whatever they cost", "checkpoints", "if spent + cost > allowance:", "if spent > allowance:", shows=7
+    ),
     Fault("chunks that end inside a block", "prompts", "first < end < last]", "first < end < first]"),
     Fault(
         "windows that are never quite full",
         "prompts",
         "used + image.feature_rows > feature_rows",
         "used + image.feature_rows >= feature_rows",
+        shows=2,
     ),
     Fault(
         "earnings without the fraction",
@@ -262,117 +267,13 @@ FAULTS = (
         "lanes",
         "end(resident, FinishReason.STOP, graphs, now_ns)",
         "end(resident, FinishReason.ABORT, graphs, now_ns)",
+        shows=3,
     ),
     Fault(
         "a preempted answer that the host ends counts as going on",
         "lanes",
         "resident.finished = True",
         "resident.finished = False",
+        shows=3,
     ),
 )
-
-
-SHOWS = {
-    "a window of eight samples": 1,
-    "stale samples kept": 1,
-    "credit kept while idle": 1,
-    "solo chunks of the largest graph": 1,
-    "survival that rises with depth": 2,
-    "fewer served requests preferred on a tie": 2,
-    "a chain's own stages left out": 2,
-    "windows that are never quite full": 2,
-    "a newcomer's cap one resident short": 3,
-    "terminal rows take part in intervals": 3,
-    "termination not censored": 3,
-    "commit trusts old freshness": 3,
-    "ties of decoders to the most recently served": 3,
-    "two orderings only": 3,
-    "an answer that the host ends leaves nothing behind": 3,
-    "a preempted answer that the host ends counts as going on": 3,
-    "ragged ties to the lower slot before the lower depth": 5,
-    "probes at the end of the output": 7,
-    "an overrun ignored": 7,
-    "captures whatever they cost": 7,
-    "forecasts of copied drafts": 10,
-    "the reference interval of the fastest graph": 10,
-    "pairs that never share": 14,
-    "attempts not noted": 15,
-    "modest optimism": 15,
-    "guards of later anchors ignored": 15,
-    "optimism without the exponent": 34,
-    "saved waiting of terminal rows left out": 39,
-    "ragged ties to the higher slot": 39,
-    "survival ignored behind a termination": 40,
-}
-"""The first scenario in which a fault shows, of those that do not show in scenario 0. Only a hint, to save time."""
-
-
-class _Loader(importlib.machinery.SourceFileLoader):
-    """Reads one file with the fault in it; never the bytecode cache."""
-
-    def __init__(self, name, path, fault):
-        super().__init__(name, path)
-        self.fault = fault
-
-    def path_stats(self, path):
-        raise OSError
-
-    def set_data(self, path, data, **more):
-        pass
-
-    def get_data(self, path):
-        source = super().get_data(path)
-        if pathlib.Path(path).name != f"{self.fault.module}.py":
-            return source
-        return planted(source.decode(), self.fault).encode()
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    def __init__(self, fault):
-        self.fault = fault
-
-    def find_spec(self, name, path=None, target=None):
-        if name != f"{PACKAGE}.{self.fault.module}":
-            return None
-        file = FOLDER / f"{self.fault.module}.py"
-        return importlib.util.spec_from_file_location(name, file, loader=_Loader(name, str(file), self.fault))
-
-
-def planted(source, fault):
-    """The source with the fault; it must fit exactly once."""
-    found = source.count(fault.old)
-    assert found == 1, f"{fault.name}: {fault.old!r} occurs {found} times in {fault.module}"
-    return source.replace(fault.old, fault.new)
-
-
-@contextlib.contextmanager
-def faulty_reference(fault):
-    """(ReferenceScheduler, ReferenceCatalog) of a package with the fault; the sound one is back afterwards."""
-    parent = sys.modules["scheduler"]
-    sound = {name: module for name, module in sys.modules.items() if name.startswith(PACKAGE)}
-    attribute = parent.reference
-    for name in sound:
-        del sys.modules[name]
-    finder = _Finder(fault)
-    sys.meta_path.insert(0, finder)
-    try:
-        scheduler = importlib.import_module(f"{PACKAGE}.scheduler")
-        catalog = importlib.import_module(f"{PACKAGE}.catalog")
-        yield scheduler.ReferenceScheduler, catalog.ReferenceCatalog
-    finally:
-        sys.meta_path.remove(finder)
-        for name in [name for name in sys.modules if name.startswith(PACKAGE)]:
-            del sys.modules[name]
-        sys.modules.update(sound)
-        parent.reference = attribute
-
-
-def noticed(fault, scenarios=80, plans=60):
-    """The report of a scenario in which the fault shows, None when it shows in none of the first `scenarios`."""
-    first = SHOWS.get(fault.name, 0)
-    with faulty_reference(fault) as plain_of:
-        for seed in (first, *(seed for seed in range(scenarios) if seed != first)):
-            report = run_scenario(seed, plans, plain_of, fault.make)
-            if report.difference is not None:
-                return report
-    return None

@@ -8,9 +8,16 @@ import random
 from scheduler.policy import PolicyConfig
 from scheduler.records import ImageSpan, RequestSpec
 from scheduler.shapes import GraphKind, GraphShape
-from tests.scheduler.differential.catalogs import learning_catalog, ragged_catalog, random_catalog
+from tests.scheduler.differential.catalogs import fuller_graphs, learning_catalog, ragged_catalog, random_catalog
 
 MS = 1_000_000
+INTERACTIVE = {
+    "prompt_wait_price": 1000.0,
+    "prompt_rank_age_ms": 30.0,
+    "decode_gap_weight": 0.7,
+    "decode_late_price": 300.0,
+    "decode_cadence": "on",
+}
 
 
 @dataclasses.dataclass
@@ -19,6 +26,7 @@ class Scenario:
 
     `level`: every round teaches that the first draft survives half of the time, and the others whenever it does.
     `slow_host`: ordinary rounds that run alone take a second of wall time, which fills the ledgers.
+    `preferring`: policies have preferences beyond the specification, and requests have waited before they come.
     """
 
     seed: int
@@ -40,10 +48,16 @@ class Scenario:
     admitted: int = 0
     level: bool = False
     slow_host: bool = False
+    preferring: bool = False
 
     @property
     def kinds(self):
         return {shape.kind for shape in self.shapes}
+
+
+def any_scenario(seed: int) -> Scenario:
+    """One of the specification alone, then one of several prompt rows and further preferences, in turn."""
+    return preferring_scenario(seed // 2) if seed % 2 else make_scenario(seed // 2)
 
 
 def make_scenario(seed: int) -> Scenario:
@@ -69,6 +83,24 @@ def make_scenario(seed: int) -> Scenario:
         sidecars=rng.random() < 0.4,
         resources=rng.random() < 0.5,
         rates=random_rates(rng),
+    )
+
+
+def preferring_scenario(seed: int) -> Scenario:
+    """Graphs of several prompts, and preferences beyond the specification from small to large."""
+    scenario = make_scenario(seed)
+    rng, width = scenario.rng, int(scenario.verification.removeprefix("fixed:").replace("adaptive", "0"))
+    residents = max(scenario.residents, rng.choice((3, 5, 8)))
+    fuller = fuller_graphs(rng, scenario.shapes, width, 2 * residents)
+    shapes = list(dict.fromkeys([*fuller, *scenario.shapes]))
+    return dataclasses.replace(
+        scenario,
+        shapes=shapes,
+        policy=scenario.policy.merged(random_preferences(rng)),
+        request_slots=max(scenario.request_slots, residents),
+        residents=residents,
+        durations=random_durations(rng, fuller, not scenario.noisy) | scenario.durations,
+        preferring=True,
     )
 
 
@@ -142,6 +174,20 @@ def random_policy(rng, dyadic):
     )
 
 
+def random_preferences(rng):
+    """Preferences beyond the specification: those of one preset, or each for itself, off or from small to large."""
+    if rng.random() < 0.25:
+        return INTERACTIVE
+    return {
+        "prompt_wait_price": rng.choice((0.0, 0.01, 1.0, 1000.0, 1000.0, 1e6, 1e300)),
+        "prompt_rank_age_ms": rng.choice((0.0, 0.0, 30.0, 1e4, 1e300)),
+        "decode_gap_weight": rng.choice((0.0, 0.1, 0.7, 3.0, 1e300)),
+        "decode_late_price": rng.choice((0.0, 0.0, 0.001, 1.0, 300.0, 1e5, 1e300)),
+        "decode_cadence": rng.choice(("off", "on")),
+        "token_budget": rng.choice((0, 0, 0, 0, 0, 1, 64, 100, 512, 5000)),
+    }
+
+
 def random_rates(rng):
     """How busy the commands are; quiet scenarios reach deep histories."""
     busy = rng.choice((0.0, 0.3, 1.0, 1.0, 2.0))
@@ -185,6 +231,7 @@ def random_spec(scenario: Scenario) -> RequestSpec:
         scored=GraphKind.SCORED_PREFILL in scenario.kinds and rng.random() < 0.3,
         restoring=rng.random() < 0.06,
         continues=f"r{rng.randint(1, scenario.admitted)}" if rng.random() < 0.1 else None,
+        waited_ns=rng.choice((0, 0, 3 * MS, 3 * MS, 400 * MS, 2**53)) if scenario.preferring else 0,
     )
 
 

@@ -7,7 +7,9 @@ import collections
 import pytest
 
 from tests.scheduler.differential.drive import run_scenario
-from tests.scheduler.differential.faults import FAULTS, noticed
+from tests.scheduler.differential.faults import FAULTS
+from tests.scheduler.differential.planting import noticed
+from tests.scheduler.differential.preference_faults import PREFERENCE_FAULTS
 from tests.scheduler.differential.scenario import learning_scenario, level_scenario
 
 SLICE = 48
@@ -22,8 +24,10 @@ def test_both_schedulers_agree_over_a_slice_of_the_scenarios():
         seen += report.seen
         plans += report.plans
     assert plans > SLICE * PLANS // 2
-    for reason in ("ordinary", "discovery", "solo_prefill", "timing_refresh", "acceptance_learning"):
+    for reason in ("ordinary", "discovery", "solo_prefill", "timing_refresh", "token_budget"):
         assert seen[f"reason {reason}"], f"the slice has no plan of reason {reason}"
+    for prompts in range(5):
+        assert seen[f"prompts {prompts}"], f"the slice has no plan of {prompts} prompts"
 
 
 def test_both_schedulers_agree_where_drafts_of_different_depths_tie():
@@ -45,6 +49,6 @@ def test_both_schedulers_agree_where_acceptance_probes_are_common():
     assert learnt >= 8
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", [*FAULTS, *PREFERENCE_FAULTS], ids=lambda fault: fault.name)
 def test_a_planted_fault_is_noticed(fault):
     assert noticed(fault) is not None

@@ -1,0 +1,94 @@
+"""Faults of several prompt rows and of the preferences beyond the specification, to be planted into the reference."""
+
+from __future__ import annotations
+
+from tests.scheduler.differential.planting import Fault
+from tests.scheduler.differential.scenario import preferring_scenario
+
+PREFERENCE_FAULTS = (
+    Fault(
+        "prompts of the lowest rank first",
+        "waiting",
+        "(-_rank(r, decision), _arrival(r))",
+        "(_rank(r, decision), _arrival(r))",
+        preferring_scenario,
+    ),
+    Fault(
+        "reading times one capacity off",
+        "reading",
+        "below = above - 1",
+        "below = max(0, above - 2)",
+        preferring_scenario,
+    ),
+    Fault("prompts that are whole still wait", "waiting", "if rest:", "if rest >= 0:", preferring_scenario),
+    Fault(
+        "a gap target without the reference interval",
+        "lateness",
+        "(sigma_ms if graphs[0]",
+        "(0.0 if graphs[0]",
+        preferring_scenario,
+    ),
+    Fault(
+        "a gap target without its weight",
+        "lateness",
+        "(1.0 + decision.policy.decode_gap_weight)",
+        "1.0",
+        preferring_scenario,
+    ),
+    Fault(
+        "served streams as late as before",
+        "lateness",
+        "0.0 if slot in served else age_ms + horizon_ms",
+        "age_ms + horizon_ms",
+        preferring_scenario,
+    ),
+    Fault(
+        "lanes chosen without their lateness",
+        "value",
+        "return self.work + self.late",
+        "return self.work + 0.0",
+        preferring_scenario,
+    ),
+    Fault(
+        "no cadence",
+        "bars",
+        'elif policy.decode_cadence == "on":',
+        'elif policy.decode_cadence == "never":',
+        preferring_scenario,
+    ),
+    Fault(
+        "bars that leave nothing stay",
+        "bars",
+        "return found if any(candidate.eligible for candidate in found) else candidates",
+        "return found",
+        preferring_scenario,
+    ),
+    Fault(
+        "answers outside the token budget",
+        "value",
+        "budget - len(self.decoding)",
+        "budget",
+        preferring_scenario,
+    ),
+    Fault(
+        "a second prompt that ignores how much room is left",
+        "mixed",
+        "_fill(context, lane.resident, room, capacity)",
+        "_fill(context, lane.resident, capacity, capacity)",
+        preferring_scenario,
+    ),
+    Fault(
+        "answers that give way to prompts under cadence",
+        "mixed",
+        "most = fewest if context.serves_all else len(taken)",
+        "most = len(taken)",
+        preferring_scenario,
+    ),
+    Fault(
+        "pairs with the most valuable ready prompt",
+        "prerequisites",
+        "next(iter(ready), None) if context.ordered else",
+        "next(iter(ready), None) if context is None else",
+        preferring_scenario,
+    ),
+)
