@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -68,6 +69,7 @@ class Catalog:
         self._durations = [0] * len(self._shapes)
         self._observed = [-1] * len(self._shapes)
         self._duration_column, self._observed_column = self.graphs["duration_ns"], self.graphs["observed_ns"]
+        self._log_column = self.graphs["log_ms"]
         self._samples: list[list[int]] = [[] for _ in self._shapes]
 
     @property
@@ -148,6 +150,7 @@ class Catalog:
         self._durations[position] = duration_ns
         self._observed[position] = observed_ns
         self._duration_column[position] = duration_ns
+        self._log_column[position] = math.log(duration_ns / 1e6) if duration_ns else 0.0
         self._observed_column[position] = observed_ns
 
     def export(self) -> list[tuple[list[int], int, int]]:
@@ -193,6 +196,7 @@ def _graph_records(shapes: Sequence[GraphShape], capacities: Sequence[int]) -> n
         row["rows"] = shape.target_rows
         row["prompt"] = shape.prefill_capacity
         row["prompt_rows"] = shape.prompt_rows
+        row["log_prompt"] = math.log(shape.prefill_capacity) if shape.prefill_capacity else 0.0
         row["capacity_index"] = capacities.index(shape.prefill_capacity) if shape.prefill_capacity else -1
         row["lane_width"] = shape.lane_width
         row["ragged"] = int(shape.ragged)

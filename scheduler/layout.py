@@ -101,6 +101,8 @@ GRAPH = np.dtype(
         ("duration_ns", _I),  # 0 while unknown
         ("observed_ns", _I),  # last valid sample, -1 while unknown
         ("attempted_ns", _I),  # last committed refresh, -1 before
+        ("log_ms", _F),  # natural logarithm of the duration in ms, 0.0 while unknown: decisions take none
+        ("log_prompt", _F),  # of C, 0.0 without a prompt row
     ],
     align=True,
 )
@@ -121,7 +123,7 @@ POLICY = np.dtype(
         ("newcomer", _I),  # index in scheduler.policy.NEWCOMER_MEMORIES
         ("prompt_wait_price", _F),
         ("prompt_rank_age_ms", _F),
-        ("decode_gap_slack", _F),
+        ("decode_gap_weight", _F),
         ("decode_late_price", _F),
         ("cadence", _I),  # 1: decode_cadence is on
         ("token_budget", _I),  # tokens, 0 without
@@ -153,7 +155,8 @@ DECISION = np.dtype(
         ("half_late_price", _F),  # decode_late_price / 2
         ("wait_price", _F),
         ("sigma_ms", _F),
-        ("gap_ms", _F),  # the target of a gap between outputs, G
+        ("late", _I),  # 1: lateness has a price and a target
+        ("gap_ms", _F),  # that target of a gap between outputs, G
         ("late_horizon_ms", _F),  # the horizon that World.late was last filled for, -1.0 before
         ("late_marks", _I),  # candidates whose lateness was added up
         ("terminal_sigma_ms", _F),

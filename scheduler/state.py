@@ -41,7 +41,7 @@ _COEFFICIENTS = (
     "adaptation_ms",
     "prompt_wait_price",
     "prompt_rank_age_ms",
-    "decode_gap_slack",
+    "decode_gap_weight",
     "decode_late_price",
     "token_budget",
 )

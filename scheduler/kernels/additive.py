@@ -39,7 +39,7 @@ Lanes = namedtuple("Lanes", "decoders terminals prompts value rows fills waiting
 def collect_lanes(world):
     """The lanes that generation, terminal and prefill graphs may serve, in slot order; ordered prompts in theirs."""
     fills = new_fills(world)
-    waiting = collect_waiting(world, fills.capacities)
+    waiting = collect_waiting(world)
     decoders, terminals, prompts = 0, 0, 0
     for i in range(len(world.slots)):
         decoders += world.views[i]["selectable"]
@@ -119,7 +119,7 @@ def _wait_relief(world, lanes, capacity, prompts):
     fills = lanes.fills
     if np.isnan(fills.relief[capacity, prompts]):
         slots, tokens = fills.slot[capacity], fills.tokens[capacity]
-        relief = wait_relief(world, lanes.waiting, fills.capacities, slots, tokens, prompts)
+        relief = wait_relief(world, lanes.waiting, slots, tokens, prompts)
         fills.relief[capacity, prompts] = relief
     return fills.relief[capacity, prompts]
 
@@ -129,7 +129,7 @@ def lone_relief(world, lanes, slot, tokens):
     """prompt_wait_relief of a candidate whose only prompt lane is `slot`."""
     slots, consumed = world.scratch[SERVED_A], world.scratch[SERVED_B]
     slots[0], consumed[0] = slot, tokens
-    return wait_relief(world, lanes.waiting, lanes.fills.capacities, slots, consumed, 1)
+    return wait_relief(world, lanes.waiting, slots, consumed, 1)
 
 
 @inner

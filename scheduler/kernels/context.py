@@ -52,9 +52,6 @@ def set_context(world):
     _set_scale(world.policy, decision, _survey(world.slots, decision))
     decision[0]["sigma_ms"] = _sigma_ms(world.graphs, decision[0]["decoders"], False)
     decision[0]["terminal_sigma_ms"] = _sigma_ms(world.graphs, decision[0]["terminals"], True)
-    if world.policy[0]["decode_late_price"] > 0.0:
-        slack_ms = world.policy[0]["decode_gap_slack"] * _lone_ms(world.graphs)
-        decision[0]["gap_ms"] = decision[0]["sigma_ms"] + slack_ms
     wait_price = 0.0
     active = 0
     for i in range(len(world.slots)):
@@ -88,6 +85,7 @@ def _clear(decision):
     decision[0]["runnable"] = 0
     decision[0]["waiting"] = 0
     decision[0]["overflow"] = 0
+    decision[0]["late"] = 0
     decision[0]["late_horizon_ms"] = -1.0
     decision[0]["late_marks"] = 0
     decision[0]["reason"] = 0
@@ -188,18 +186,6 @@ def _sigma_ms(graphs, streams, terminal):
 
 
 @inner
-def _lone_ms(graphs):
-    """The shortest measured duration of a generation or MIXED graph, a lone decoder's step; 0.0 without (S4)."""
-    least_ns = 0
-    for g in range(len(graphs)):
-        duration_ns = graphs[g]["duration_ns"]
-        if graphs[g]["kind"] >= layout.KIND_DECODE and graphs[g]["usable"] == 1 and duration_ns > 0:
-            if least_ns == 0 or duration_ns < least_ns:
-                least_ns = duration_ns
-    return least_ns / 1e6
-
-
-@inner
 def _set_view(slot, view, decision):
     """Limits, age and prices of one runnable slot."""
     terminal = slot["stage"] == layout.TERMINAL
@@ -260,9 +246,9 @@ def decode_value(world, slot, graph, rows, horizon_ms):
 @inlined
 def decode_late(world, slot, horizon_ms):
     """What serving an active decoder saves of its lateness, had it gone unserved; 0.0 without a price."""
-    if world.policy[0]["decode_late_price"] == 0.0 or world.views[slot]["active"] == 0:
-        return 0.0
     decision = world.decision[0]
+    if decision["late"] == 0 or world.views[slot]["active"] == 0:
+        return 0.0
     unserved = late_step(world.views[slot]["age_ms"] + horizon_ms, decision)
     return decision["half_late_price"] * (unserved - late_step(0.0, decision))
 

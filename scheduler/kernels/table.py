@@ -77,7 +77,7 @@ def push(world, slot, rows):
 def price(world, c):
     """Score, wait_cost and decode_late_relief of row `c` from its other sums, known, horizon_ms and lanes (S4)."""
     row = world.candidates[c]
-    if world.policy[0]["decode_late_price"] > 0.0:
+    if world.decision[0]["late"] == 1:
         row["decode_late_relief"] = late_relief(world, row)
     work = undivided(row)
     if row["known"] == 1:

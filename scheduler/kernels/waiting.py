@@ -8,12 +8,12 @@ import numpy as np
 
 from scheduler import layout
 from scheduler.kernels.context import elapsed_ms, is_runnable
+from scheduler.kernels.family import reading_family, reading_ms
 from scheduler.kernels.jit import allocating, inlined, inner
 
 # Every waiting prompt of one decision. slots [W]: in the order where there is one, else in slot order; left [W]: prompt
-# tokens that each has left; least_ns [C]: by capacity index the shortest duration of a graph of the family that holds
-# so much, 0 without; phi [1]: the waiting that lies ahead, ms.
-Waiting = namedtuple("Waiting", "slots left least_ns phi")
+# tokens that each has left; family: the graphs that they wait for; phi [1]: the waiting that lies ahead, ms.
+Waiting = namedtuple("Waiting", "slots left family phi")
 
 
 @inlined
@@ -34,14 +34,12 @@ def _waits(slot):
 
 
 @allocating
-def collect_waiting(world, capacities):
-    """The waiting prompts, with what the price of waiting needs; capacities [C]: the catalog's, ascending."""
+def collect_waiting(world):
+    """The waiting prompts, with what the price of waiting needs."""
     count = 0
     for i in range(len(world.slots)):
         count += 1 if _waits(world.slots[i]) else 0
-    waiting = Waiting(
-        np.empty(count, np.int64), np.empty(count, np.int64), np.zeros(len(capacities), np.int64), np.zeros(1)
-    )
+    waiting = Waiting(np.empty(count, np.int64), np.empty(count, np.int64), reading_family(world), np.zeros(1))
     count = 0
     for i in range(len(world.slots)):
         if _waits(world.slots[i]):
@@ -53,8 +51,7 @@ def collect_waiting(world, capacities):
         state = world.slots[waiting.slots[j]]
         waiting.left[j] = state["prompt_tokens"] - state["consumed"]
     if world.policy[0]["prompt_wait_price"] > 0.0:
-        _measure(world, waiting.least_ns)
-        waiting.phi[0] = _phi(waiting, capacities, waiting.slots, waiting.left, 0)
+        waiting.phi[0] = _phi(waiting, waiting.slots, waiting.left, 0)
     return waiting
 
 
@@ -86,55 +83,19 @@ def _comes_before(world, rank, a, b):
 
 
 @inner
-def _measure(world, least_ns):
-    """Fills least_ns over mixed graphs that hold every decoder and a prompt, without decoders over prefill graphs.
-
-    Where none of these is measured, over the others; all 0 where none of either is.
-    """
-    decoders = world.decision[0]["decoders"]
-    if not _measure_kind(world, least_ns, decoders > 0, decoders + 1):
-        _measure_kind(world, least_ns, decoders == 0, decoders + 1)
-    for c in range(len(least_ns) - 2, -1, -1):
-        if least_ns[c + 1] > 0 and (least_ns[c] == 0 or least_ns[c + 1] < least_ns[c]):
-            least_ns[c] = least_ns[c + 1]
-
-
-@inner
-def _measure_kind(world, least_ns, mixed, batch):
-    """The shortest measured duration of each capacity; whether there is any."""
-    found = False
-    for g in range(len(world.graphs)):
-        graph = world.graphs[g]
-        if graph["duration_ns"] == 0:
-            continue
-        if mixed:
-            member = graph["kind"] == layout.KIND_MIXED and graph["usable"] == 1 and graph["batch"] >= batch
-        else:
-            member = graph["kind"] == layout.KIND_PREFILL
-        if member:
-            found = True
-            c = graph["capacity_index"]
-            if least_ns[c] == 0 or graph["duration_ns"] < least_ns[c]:
-                least_ns[c] = graph["duration_ns"]
-    return found
-
-
-@inner
-def wait_relief(world, waiting, capacities, slots, tokens, count):
+def wait_relief(world, waiting, slots, tokens, count):
     """prompt_wait_relief of a candidate whose prompts are slots[:count], in the order, and consume tokens[:count]."""
     if world.policy[0]["prompt_wait_price"] == 0.0 or count == 0:
         return 0.0
-    after = _phi(waiting, capacities, slots, tokens, count)
+    after = _phi(waiting, slots, tokens, count)
     return world.decision[0]["prompt_wait_price"] * (waiting.phi[0] - after)
 
 
 @inner
-def _phi(waiting, capacities, slots, tokens, count):
+def _phi(waiting, slots, tokens, count):
     """The sum of rho over the waiting prompts that are not whole after slots[:count] have consumed tokens[:count]."""
-    largest = len(capacities) - 1
-    while largest >= 0 and waiting.least_ns[largest] == 0:
-        largest -= 1
-    if largest < 0:
+    family = waiting.family
+    if len(family.ms) == 0:
         return 0.0
     total, ahead, k = 0.0, 0, 0
     for j in range(len(waiting.slots)):
@@ -144,25 +105,5 @@ def _phi(waiting, capacities, slots, tokens, count):
             k += 1
         if left > 0:
             ahead += left
-            total += _rho(waiting.least_ns, capacities, largest, ahead)
+            total += reading_ms(family, ahead)
     return total
-
-
-@inlined
-def _rho(least_ns, capacities, largest, tokens):
-    """ms to read so many tokens: whole graphs of the largest capacity, then the shortest that holds the rest."""
-    whole = tokens // capacities[largest]
-    if tokens == capacities[largest]:
-        whole = 0
-    rest = tokens - whole * capacities[largest]
-    rest_ms = 0.0
-    if rest > 0:
-        low, high = 0, largest
-        while low < high:
-            middle = (low + high) // 2
-            if capacities[middle] < rest:
-                low = middle + 1
-            else:
-                high = middle
-        rest_ms = least_ns[low] / 1e6
-    return whole * (least_ns[largest] / 1e6) + rest_ms if whole > 0 else rest_ms

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ DEPTH = 4
 CAPACITIES = (64, 128, 256)
 
 
-def make_world(dice: random.Random, slots: int, graphs: list[dict[str, int]], dyadic: bool) -> NamedTuple:
+def make_world(dice: random.Random, slots: int, graphs: list[dict[str, float]], dyadic: bool) -> NamedTuple:
     """A world of random decoding residents; `dyadic`: few distinct values and exact sums, so that much is equal."""
     arrays = {
         "slots": layout.zeros(layout.SLOT, slots),
@@ -47,7 +48,7 @@ def ready(world: NamedTuple) -> NamedTuple:
     return world
 
 
-def shape(kind: int, batch: int, rows: int = 0, **fields: int) -> dict[str, int]:
+def shape(kind: int, batch: int, rows: int = 0, **fields: int) -> dict[str, float]:
     """The fields of one GRAPH record. Without `width` it has one row per lane; `rows` 0: rectangular."""
     width, depth, prompt = fields.get("width", 1), fields.get("depth", 0), fields.get("prompt", 0)
     lane_width = min(depth + 1, width)
@@ -70,12 +71,14 @@ def shape(kind: int, batch: int, rows: int = 0, **fields: int) -> dict[str, int]
         "below": CAPACITIES.index(prompt) - 1 if prompt else -1,
         "physical": rows + prompt or batch,
         "duration_ns": fields.get("duration_ns", 0),
+        "log_ms": math.log(fields["duration_ns"] / 1e6) if fields.get("duration_ns") else 0.0,
+        "log_prompt": math.log(prompt) if prompt else 0.0,
         "observed_ns": fields.get("observed_ns", -1),
         "attempted_ns": fields.get("attempted_ns", -1),
     }
 
 
-def _graphs(fields: list[dict[str, int]]) -> np.ndarray:
+def _graphs(fields: list[dict[str, float]]) -> np.ndarray:
     graphs = layout.zeros(layout.GRAPH, len(fields))
     for g, of in enumerate(fields):
         for name, value in of.items():
