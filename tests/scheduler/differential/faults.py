@@ -12,6 +12,7 @@ FAULTS = (
         "catalog",
         "(ordered[middle - 1] + ordered[middle]) // 2",
         "ordered[middle]",
+        shows=1,
     ),
     Fault("a window of eight samples", "catalog", "WINDOW_SAMPLES = 9", "WINDOW_SAMPLES = 3", shows=1),
     Fault("stale samples kept", "catalog", "if fresh else []", "if True else []", shows=1),
@@ -20,6 +21,7 @@ FAULTS = (
         "completion",
         "cost_ns = device_ns - timing.exposed_delivery_ns",
         "cost_ns = min(device_ns, device_ns + timing.exposed_delivery_ns)",
+        shows=1,
     ),
     # Acceptance (S3).
     Fault("a shorter half-life", "estimates", "HALF_LIFE_TOKENS = 128", "HALF_LIFE_TOKENS = 127"),
@@ -31,7 +33,7 @@ FAULTS = (
         "lanes",
         "rejected = len(result.record.emitted_tokens) == accepted + 1",
         "rejected = True",
-        shows=3,
+        shows=18,
     ),
     Fault(
         "survival ignored behind a termination",
@@ -41,7 +43,7 @@ FAULTS = (
         shows=40,
     ),
     Fault("forecasts of copied drafts", "lanes", 'if source == "learned":', "if source is not None:", shows=10),
-    Fault("a copy offer that outlives its round", "lanes", "resident.offered = 0", "resident.offered += 0"),
+    Fault("a copy offer that outlives its round", "lanes", "resident.offered = 0", "resident.offered += 0", shows=1),
     # Service (S9).
     Fault(
         "waiting time of queued frames charged",
@@ -66,6 +68,7 @@ FAULTS = (
         "rates",
         "room = max(1, resident.output_limit - resident.emitted)",
         "room = max(1, resident.output_limit)",
+        shows=2,
     ),
     Fault(
         "a newcomer's cap one resident short",
@@ -124,11 +127,23 @@ FAULTS = (
         "commitment",
         "is not plan.cost_state:",
         "is CostState.UNKNOWN and plan.cost_state is CostState.FRESH:",
-        shows=3,
+        shows=9,
     ),
-    Fault("draft storage left out of pages", "commitment", "+ lane.ceiling + plan.shape.draft_depth", "+ lane.ceiling"),
+    Fault(
+        "draft storage left out of pages",
+        "commitment",
+        "+ lane.ceiling + plan.shape.draft_depth",
+        "+ lane.ceiling",
+        shows=1,
+    ),
     Fault("epochs that stand still at completion", "lanes", "resident.epoch += 1", "resident.epoch += 0"),
-    Fault("waiting for feedback forgotten", "candidates", "resident.in_flight > 0 and", "resident.in_flight > 1 and"),
+    Fault(
+        "waiting for feedback forgotten",
+        "candidates",
+        "resident.in_flight > 0 and",
+        "resident.in_flight > 1 and",
+        shows=1,
+    ),
     # Ledgers (S7, S8).
     Fault("a generous timing ledger", "ledgers", "Ledger(499)", "Ledger(400)"),
     Fault(
@@ -151,7 +166,7 @@ FAULTS = (
         "resident.left - use.rows >= 1",
         "resident.left - use.rows >= 0",
         learning_scenario,
-        shows=7,
+        shows=3,
     ),
     Fault(
         "optimism without the exponent",
@@ -161,7 +176,7 @@ FAULTS = (
         learning_scenario,
         shows=34,
     ),
-    Fault("modest optimism", "estimates", "LN20 = math.log(20.0)", "LN20 = math.log(2.0)", shows=15),
+    Fault("modest optimism", "estimates", "LN20 = math.log(20.0)", "LN20 = math.log(2.0)", shows=2),
     # Values and cohorts (S4, S5).
     Fault(
         "waiting priced for the whole horizon",
@@ -181,6 +196,7 @@ FAULTS = (
         "value",
         "(start_ns - resident.view_visible_ns) / 1e6",
         "(start_ns - resident.view_visible_ns) // 1000000",
+        shows=1,
     ),
     Fault("saved waiting of terminal rows left out", "value", "if retired:", "if retired > 64:", shows=39),
     Fault(
@@ -188,7 +204,7 @@ FAULTS = (
         "candidates",
         "(-use.parts.value, use.lane.tick, -use.rows, use.lane.slot)",
         "(-use.parts.value, -use.lane.tick, -use.rows, use.lane.slot)",
-        shows=3,
+        shows=23,
     ),
     Fault("fewer served requests preferred on a tie", "candidates", "-len(served),", "len(served),", shows=2),
     Fault("pages rounded down", "candidates", "-(-extent // decision.page_tokens)", "extent // decision.page_tokens"),
@@ -218,7 +234,7 @@ FAULTS = (
         "ragged",
         "for by in (total, pending, per_row)]",
         "for by in (total, total, pending)]",
-        shows=3,
+        shows=12,
     ),
     Fault("no padding pruning", "pruning", "return any(o != extents and", "return any(o == () and"),
     Fault(
