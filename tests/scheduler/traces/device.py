@@ -36,6 +36,10 @@ def round_of(batch, depth, rows=0, allocation=Allocation.NONE):
     )
 
 
+def mixed(batch, capacity, prompt_rows=1):
+    return GraphShape(GraphKind.MIXED, batch, prefill_capacity=capacity, prompt_rows=prompt_rows)
+
+
 def state_graph(kind, batch=1):
     return GraphShape(kind, batch)
 
