@@ -12,33 +12,52 @@ import numpy as np
 from scheduler import layout
 from scheduler.kernels.bars import bars_incomplete
 from scheduler.kernels.context import (
+    DECODER_STATE,
     SERVED_A,
     SERVED_B,
     decode_relief,
     decode_token,
-    decode_value,
     is_runnable,
     prompt_delivery,
     prompt_token,
-    rows_of,
     terminal_row_value,
+)
+from scheduler.kernels.decoders import (
+    SUM_ACTIVE,
+    SUM_HASH,
+    SUM_PAGES,
+    SUM_ROWS,
+    SUM_WAITS,
+    collect_decoders,
+    sort_decoders,
+    take_decoders,
 )
 from scheduler.kernels.filling import fill_prompts, new_fills
 from scheduler.kernels.jit import allocating, inlined, inner
+from scheduler.kernels.lateness import late_relief_of
 from scheduler.kernels.order import sort_lanes
-from scheduler.kernels.table import finish_candidate, price, push, start_candidate
+from scheduler.kernels.table import (
+    finish_candidate,
+    graph_hash,
+    lane_hash,
+    needs_empty,
+    new_prompt_pages,
+    price,
+    push,
+    score,
+    start_candidate,
+)
 from scheduler.kernels.waiting import collect_waiting, wait_relief
 
 # The lanes of one decision. decoders, terminals, prompts: slots, the prompts in the order that the policy may have;
-# value, rows: by slot, for the shape at hand; fills: the prompts of each mixed graph; waiting: every prompt that is not
-# whole; sorted_for [2]: lane width and estimator that `decoders` was last sorted for.
-Lanes = namedtuple("Lanes", "decoders terminals prompts value rows fills waiting sorted_for")
+# value, rows: by slot, for the shape at hand; sorted, state: decoders of additive shapes; fills: the prompts of each
+# mixed graph; waiting: every prompt that is not whole.
+Lanes = namedtuple("Lanes", "decoders terminals prompts value rows sorted state fills waiting")
 
 
 @allocating
 def collect_lanes(world):
     """The lanes that generation, terminal and prefill graphs may serve, in slot order; ordered prompts in theirs."""
-    fills = new_fills(world)
     waiting = collect_waiting(world)
     decoders, terminals, prompts = 0, 0, 0
     for i in range(len(world.slots)):
@@ -51,9 +70,10 @@ def collect_lanes(world):
         np.empty(prompts, np.int64),
         np.empty(len(world.slots)),
         np.empty(len(world.slots), np.int64),
-        fills,
+        collect_decoders(world),
+        world.scratch[DECODER_STATE],
+        new_fills(world),
         waiting,
-        np.full(2, -1, np.int64),
     )
     decoders, terminals, prompts = 0, 0, 0
     for i in range(len(world.slots)):
@@ -80,10 +100,11 @@ def append_additive(world, lanes, graph):
     """DECODE or rectangular SPECULATIVE: the first min(B, n) decoders by value."""
     if len(lanes.decoders) == 0:
         return
-    _sort_decoders(world, lanes, graph)
+    sort_decoders(world, lanes.sorted, lanes.state, graph)
     c = start_candidate(world, graph, -1)
-    _take_decoders(world, lanes, c, min(world.graphs[graph]["batch"], len(lanes.decoders)))
-    _keep(world, c)
+    count = min(world.graphs[graph]["batch"], len(lanes.decoders))
+    take_decoders(world, lanes.sorted, lanes.state, c, count, True)
+    _keep_additive(world, lanes.sorted, c, count)
 
 
 @inner
@@ -93,8 +114,7 @@ def append_mixed(world, lanes, graph, solo_prompt):
     `solo_prompt`: the only C that may carry one, 0 for any.
     """
     shape, decoders = world.graphs[graph], len(lanes.decoders)
-    if decoders > 0:
-        append_additive(world, lanes, graph)
+    append_additive(world, lanes, graph)
     if solo_prompt != 0 and shape["prompt"] != solo_prompt:
         return
     capacity, batch, fills = shape["capacity_index"], shape["batch"], lanes.fills
@@ -106,22 +126,50 @@ def append_mixed(world, lanes, graph, solo_prompt):
         most = free
     for prompts in range(free, most + 1):
         c = start_candidate(world, graph, -1)
-        _take_decoders(world, lanes, c, min(batch - prompts, decoders))
+        count = min(batch - prompts, decoders)
+        take_decoders(world, lanes.sorted, lanes.state, c, count, False)
         for k in range(prompts):
-            take_prompt(world, c, fills.slot[capacity, k], fills.tokens[capacity, k])
+            take_prompt(world, c, fills.slot[k, capacity], fills.tokens[k, capacity])
         world.candidates[c]["prompt_wait_relief"] = _wait_relief(world, lanes, capacity, prompts)
-        _keep(world, c)
+        _keep_additive(world, lanes.sorted, c, count)
 
 
-@inner
+@inlined
+def _keep_additive(world, decoders, c, count):
+    """Prices and keeps row `c`, whose first `count` lanes are the best decoders and whose others are prompts.
+
+    As price() and finish_candidate() do, but by the decoders' running sums.
+    """
+    row, decision = world.candidates[c], world.decision[0]
+    row["decode_late_relief"] = late_relief_of(world, row, count, decoders.counts[SUM_ACTIVE, count])
+    score(world, c)
+    if decision["overflow"] == 1:
+        return
+    graph = world.graphs[row["graph"]]
+    row["logical_rows"] = decoders.counts[SUM_ROWS, count] + row["prompt_tokens"]
+    row["needs_empty"] = needs_empty(world, graph, decoders.counts[SUM_WAITS, count])
+    hashed, pages = graph_hash(graph) + decoders.counts[SUM_HASH, count], decoders.counts[SUM_PAGES, count]
+    for i in range(row["first"] + count, row["first"] + row["lanes"]):
+        slot, tokens = world.pool[0, i], world.pool[1, i]
+        hashed += lane_hash(slot, tokens)
+        pages += new_prompt_pages(world, slot, tokens) if decision["free_pages"] < layout.UNBOUNDED else 0
+    row["hash"] = hashed
+    if pages > decision["free_pages"]:
+        row["barred"] = layout.PAGES
+    decision["found"] = c + 1
+    decision["priced"] += 1
+
+
+@inlined
 def _wait_relief(world, lanes, capacity, prompts):
     """prompt_wait_relief of the first prompts that fill a mixed graph of a capacity index; computed once."""
     fills = lanes.fills
-    if np.isnan(fills.relief[capacity, prompts]):
-        slots, tokens = fills.slot[capacity], fills.tokens[capacity]
-        relief = wait_relief(world, lanes.waiting, slots, tokens, prompts)
-        fills.relief[capacity, prompts] = relief
-    return fills.relief[capacity, prompts]
+    if np.isnan(fills.relief[prompts, capacity]):
+        slots, tokens = world.scratch[SERVED_A], world.scratch[SERVED_B]
+        for k in range(prompts):
+            slots[k], tokens[k] = fills.slot[k, capacity], fills.tokens[k, capacity]
+        fills.relief[prompts, capacity] = wait_relief(world, lanes.waiting, slots, tokens, prompts)
+    return fills.relief[prompts, capacity]
 
 
 @inner
@@ -174,35 +222,6 @@ def _keep(world, c):
     price(world, c)
     finish_candidate(world, c)
     world.decision[0]["priced"] += 1
-
-
-@inlined
-def _sort_decoders(world, lanes, graph):
-    """Sorts the decoders by (-v(rows), LRU, -rows, slot) for one shape at its own duration."""
-    horizon_ms = world.graphs[graph]["duration_ns"] / 1e6
-    order = lanes.decoders
-    for i in range(len(order)):
-        slot = order[i]
-        rows = rows_of(world, slot, graph)
-        lanes.rows[slot] = rows
-        lanes.value[slot] = decode_value(world, slot, graph, rows, horizon_ms)
-    width, estimator = world.graphs[graph]["lane_width"], world.graphs[graph]["estimator"]
-    close = lanes.sorted_for[0] == width and lanes.sorted_for[1] == estimator
-    sort_lanes(world, order, len(order), lanes.value, lanes.rows, 1 if close else max(1, len(order) // 2))
-    lanes.sorted_for[0] = width
-    lanes.sorted_for[1] = estimator
-
-
-@inlined
-def _take_decoders(world, lanes, c, count):
-    """The first `count` sorted decoders become lanes of row `c`, their parts added in that order."""
-    row = world.candidates[c]
-    for i in range(count):
-        slot = lanes.decoders[i]
-        push(world, slot, lanes.rows[slot])
-        _add_decoder(world, row, slot, lanes.rows[slot])
-    row["lanes"] += count
-    row["served"] += count
 
 
 @inlined

@@ -12,18 +12,33 @@ from scheduler.kernels.jit import inlined, inner
 # views [S]; graphs [G]; policy, decision [1]; candidates [N]; pool [2, M]: slots and allocated rows of cohorts;
 # estimates [S, 2 sources, 2 estimators, D, 2]; survival [S, 2 estimators, D]; yields [S, 2 estimators, 3, D + 2], by
 # rows; work [S, C]: prompt tokens that a graph of each distinct capacity would consume of each slot; scratch
-# [SCRATCH_ROWS, 2 * S] and late [2, S]: see the names below.
+# [SCRATCH_ROWS, scratch_width()] and amounts [AMOUNT_ROWS, the same]: see the names below.
 World = namedtuple(
-    "World", "slots graphs policy decision views candidates pool estimates survival yields work scratch late"
+    "World", "slots graphs policy decision views candidates pool estimates survival yields work scratch amounts"
 )
 
-# Rows of scratch. Whoever needs more allocates it: once per decision, never per shape.
-# ACTIVE: the active decoders, ascending; LATE_MARKS, by slot: the last candidate of `late_marks` that serves it.
-SERVED_A, SERVED_B, MARKS, ACTIVE, LATE_MARKS = range(5)
-SCRATCH_ROWS = 5
+MOST_PROMPTS = 4
+"""Of one mixed graph."""
 
-# Rows of late, by position in ACTIVE: what an active decoder adds to the lateness of a candidate of late_horizon_ms.
-SERVED, UNSERVED = range(2)
+# Rows of scratch, so that a decision allocates it once. MARKS, SERVED_*: of whoever needs them for a moment. ACTIVE:
+# the active decoders, ascending; LATE_MARKS, by slot: the last candidate of `late_marks` that serves it; the others:
+# see kernels.waiting, kernels.family, kernels.filling and kernels.decoders, whose rows begin there.
+SERVED_A, SERVED_B, MARKS, ACTIVE, LATE_MARKS, WAITING, WAITING_LEFT, FAMILY_CAPACITIES, CAPACITIES, FILLED = range(10)
+FILL_SLOTS, FILL_TOKENS, DECODER_STATE, DECODER_COUNTS = 10, 10 + MOST_PROMPTS, 10 + 2 * MOST_PROMPTS, 19
+SCRATCH_ROWS = DECODER_COUNTS + 13
+
+# Rows of amounts. By position in ACTIVE: age in ms; what the decoder adds to a total of lateness at late_horizon_ms,
+# served or not; the others as above. RANK, by slot.
+LATE_AGE, SERVED, UNSERVED, RANK, FAMILY_MS, FAMILY_LOG_MS, FAMILY_LOG_PROMPT, FILL_RELIEF = range(8)
+DECODER_AMOUNTS = FILL_RELIEF + MOST_PROMPTS + 1
+AMOUNT_ROWS = DECODER_AMOUNTS + 8
+
+
+@inlined
+def scratch_width(slots, capacities):
+    """Columns of scratch and amounts for so many request slots and distinct prompt capacities."""
+    return max(2 * slots, capacities, 8)
+
 
 FREE_EXPONENT = 64
 """Products up to 2**64 are left alone: ordinary decisions then have scale 1 and stay comparable."""
@@ -68,6 +83,7 @@ def set_context(world):
         if view["active"] == 1:
             world.scratch[ACTIVE, active] = i
             world.scratch[LATE_MARKS, i] = 0
+            world.amounts[LATE_AGE, active] = view["age_ms"]
             active += 1
             wait_price += decision[0]["decode_age_price"]
         elif world.slots[i]["stage"] == layout.TERMINAL:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import namedtuple
 
-import numpy as np
-
 from scheduler import layout
+from scheduler.kernels.context import FAMILY_CAPACITIES, FAMILY_LOG_MS, FAMILY_LOG_PROMPT, FAMILY_MS
 from scheduler.kernels.jit import allocating, inlined, inner
 
 # The distinct prompt capacities of the family, ascending. capacities [n]: prompt tokens; ms, log_ms [n]: the shortest
@@ -21,14 +20,19 @@ def reading_family(world):
 
     Where none of these is measured the others. Sets the decision's target of a gap, where lateness has a price.
     """
-    distinct = world.work.shape[1]
-    family = Family(np.zeros(distinct, np.int64), np.empty(distinct), np.empty(distinct), np.empty(distinct))
-    wanted = world.policy[0]["prompt_wait_price"] > 0.0 or world.policy[0]["decode_late_price"] > 0.0
-    mixed = world.decision[0]["decoders"] > 0
-    if wanted and not _collect(world, mixed, family):
-        mixed = not mixed
-        _collect(world, mixed, family)
-    count = _gather(family)
+    family = Family(
+        world.scratch[FAMILY_CAPACITIES],
+        world.amounts[FAMILY_MS],
+        world.amounts[FAMILY_LOG_MS],
+        world.amounts[FAMILY_LOG_PROMPT],
+    )
+    mixed, count = world.decision[0]["decoders"] > 0, 0
+    if world.policy[0]["prompt_wait_price"] > 0.0 or world.policy[0]["decode_late_price"] > 0.0:
+        distinct = world.work.shape[1]
+        if not _collect(world, mixed, family, distinct):
+            mixed = not mixed
+            _collect(world, mixed, family, distinct)
+        count = _gather(family, distinct)
     found = Family(family.capacities[:count], family.ms[:count], family.log_ms[:count], family.log_prompt[:count])
     if world.policy[0]["decode_late_price"] > 0.0 and world.decision[0]["decoders"] > 0 and count > 0:
         world.decision[0]["late"] = 1
@@ -37,9 +41,11 @@ def reading_family(world):
 
 
 @inner
-def _collect(world, mixed, family):
+def _collect(world, mixed, family, distinct):
     """The shortest measured duration of each capacity, by capacity index, in `family`; whether there is any."""
     found = False
+    for c in range(distinct):
+        family.capacities[c] = 0
     least_rows = world.decision[0]["decoders"] + 1
     for g in range(len(world.graphs)):
         graph = world.graphs[g]
@@ -64,10 +70,10 @@ def _collect(world, mixed, family):
 
 
 @inner
-def _gather(family):
+def _gather(family, distinct):
     """Moves the capacities that were found to the front, each with the least of those above it; how many."""
     count = 0
-    for c in range(len(family.capacities)):
+    for c in range(distinct):
         if family.capacities[c] > 0:
             family.capacities[count] = family.capacities[c]
             family.ms[count] = family.ms[c]

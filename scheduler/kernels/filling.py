@@ -7,14 +7,22 @@ from collections import namedtuple
 import numpy as np
 
 from scheduler import layout
-from scheduler.kernels.context import prompt_lane_value
+from scheduler.kernels.context import (
+    CAPACITIES,
+    FILL_RELIEF,
+    FILL_SLOTS,
+    FILL_TOKENS,
+    FILLED,
+    MOST_PROMPTS,
+    prompt_lane_value,
+)
 from scheduler.kernels.jit import allocating, inlined, inner
 from scheduler.kernels.waiting import is_ordered
 
-# The prompts that fill a mixed graph, by capacity index, found when first asked for. capacities [C]: prompt tokens;
-# count [C]: prompts taken, -1 before they are looked for; slot, tokens [C, R]: which, and what each consumes. R is the
-# largest `prompt_rows` of the catalog: a graph that carries fewer takes the first of them. relief [C, R + 1]: the
-# prompt_wait_relief of the first of them, NaN before it is asked for.
+# The prompts that fill a mixed graph, by capacity index, found when first asked for; columns beyond C are not used.
+# capacities: prompt tokens; count: prompts taken, -1 before they are looked for; slot, tokens [MOST_PROMPTS, C]: which,
+# and what each consumes; relief [MOST_PROMPTS + 1, C]: the prompt_wait_relief of the first of them, NaN before it is
+# asked for. A graph that carries fewer takes the first of them.
 Fills = namedtuple("Fills", "capacities count slot tokens relief")
 
 _NOT_LOOKED_FOR = -1
@@ -23,19 +31,21 @@ _NOT_LOOKED_FOR = -1
 @allocating
 def new_fills(world):
     """Nothing is filled yet."""
-    rows = 1
-    capacities = np.zeros(world.work.shape[1], np.int64)
+    scratch, relief = world.scratch, world.amounts[FILL_RELIEF : FILL_RELIEF + MOST_PROMPTS + 1]
+    capacities, count = scratch[CAPACITIES], scratch[FILLED]
     for g in range(len(world.graphs)):
         if world.graphs[g]["prompt"] > 0:
             capacities[world.graphs[g]["capacity_index"]] = world.graphs[g]["prompt"]
-            rows = max(rows, world.graphs[g]["prompt_rows"])
-    shape = (len(capacities), rows)
+    for c in range(world.work.shape[1]):
+        count[c] = _NOT_LOOKED_FOR
+        for k in range(MOST_PROMPTS + 1):
+            relief[k, c] = np.nan
     return Fills(
         capacities,
-        np.full(len(capacities), _NOT_LOOKED_FOR, np.int64),
-        np.empty(shape, np.int64),
-        np.empty(shape, np.int64),
-        np.full((len(capacities), rows + 1), np.nan),
+        count,
+        scratch[FILL_SLOTS : FILL_SLOTS + MOST_PROMPTS],
+        scratch[FILL_TOKENS : FILL_TOKENS + MOST_PROMPTS],
+        relief,
     )
 
 
@@ -70,14 +80,14 @@ def fill_prompts(world, fills, prompts, capacity, decoders):
     slot = -1
     for i in range(len(prompts)):
         slot = prompts[i] if ordered else best_prompt(world, prompts, capacity, slot)
-        if slot < 0 or room == 0 or count == fills.slot.shape[1]:
+        if slot < 0 or room == 0 or count == MOST_PROMPTS:
             break
         if world.slots[slot]["scored"] == 1:
             continue
         tokens = _tokens(world, fills, slot, capacity, room)
         if tokens > 0:
-            fills.slot[capacity, count] = slot
-            fills.tokens[capacity, count] = tokens
+            fills.slot[count, capacity] = slot
+            fills.tokens[count, capacity] = tokens
             room -= tokens
             count += 1
     fills.count[capacity] = count

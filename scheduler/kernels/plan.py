@@ -9,7 +9,7 @@ from scheduler import layout
 from scheduler.kernels import jit
 from scheduler.kernels.additive import append_additive, append_mixed, append_ragged, append_terminal, collect_lanes
 from scheduler.kernels.bars import set_bars
-from scheduler.kernels.context import SCRATCH_ROWS, World, set_context
+from scheduler.kernels.context import AMOUNT_ROWS, SCRATCH_ROWS, World, scratch_width, set_context
 from scheduler.kernels.fixed_ragged import fixed_ragged
 from scheduler.kernels.jit import allocating, entry, inlined, inner
 from scheduler.kernels.prefill import append_prefill, solo_graph
@@ -146,10 +146,11 @@ def plan(
     decision["chosen"] is -1 when nothing can run now; decision["overflow"] is 1 when a table was too small and
     nothing else counts.
     """
-    scratch = np.empty((SCRATCH_ROWS, 2 * len(slots)), np.int64)
-    late = np.empty((2, len(slots)))
+    width = scratch_width(len(slots), work.shape[1])
+    scratch = np.empty((SCRATCH_ROWS, width), np.int64)
+    amounts = np.empty((AMOUNT_ROWS, width))
     world = World(
-        slots, graphs, policy, decision, views, candidates, pool, estimates, survival, yields, work, scratch, late
+        slots, graphs, policy, decision, views, candidates, pool, estimates, survival, yields, work, scratch, amounts
     )
     set_context(world)
     _find_candidates(world)

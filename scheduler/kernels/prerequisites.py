@@ -49,7 +49,6 @@ def append_prerequisites(world, lanes, graph):
     stage = _collect_stage(world, lanes, world.graphs[graph]["kind"])
     if len(stage.members) == 0 and len(stage.terminals) == 0:
         return
-    lanes.sorted_for[0] = -1
     for following in range(len(world.graphs)):
         kind = world.graphs[following]["kind"]
         if kind == layout.KIND_PREFILL or kind == layout.KIND_SCORED_PREFILL:

@@ -7,23 +7,28 @@ import numpy as np
 from scheduler import layout
 from scheduler.kernels.context import MARKS
 from scheduler.kernels.jit import allocating, inner
+from scheduler.kernels.table import graph_hash, identity, lane_hash
 
 _BUCKETS = 256
-_MODULUS = 2147483647
 
 
 @allocating
 def prune(world):
     """Bars the redundant ones among the candidates found; candidates of prefill kinds are left alone."""
     found = world.decision[0]["found"]
-    heads = np.full(_BUCKETS, -1, np.int64)
+    heads, tails = np.full(_BUCKETS, -1, np.int64), np.full(_BUCKETS, -1, np.int64)
     following = np.empty(found, np.int64)
     for c in range(found):
         if _takes_part(world, c):
-            world.candidates[c]["hash"] = _hash(world, c)
+            if world.candidates[c]["hash"] == 0:
+                world.candidates[c]["hash"] = _hash(world, c)
             bucket = world.candidates[c]["hash"] % _BUCKETS
-            following[c] = heads[bucket]
-            heads[bucket] = c
+            following[c] = -1
+            if tails[bucket] < 0:
+                heads[bucket] = c
+            else:
+                following[tails[bucket]] = c
+            tails[bucket] = c
     for bucket in range(_BUCKETS):
         x = heads[bucket]
         if x >= 0 and following[x] >= 0:
@@ -57,26 +62,19 @@ def _takes_part(world, c):
 def _hash(world, c):
     """Of what two candidates must share for one to prune the other; the order of the lanes does not matter."""
     row = world.candidates[c]
-    hashed = _identity(world.graphs[row["graph"]]) * 1000003 % _MODULUS
+    hashed = graph_hash(world.graphs[row["graph"]])
     hashed += _lane_hash(world, row["first"], row["lanes"])
     if row["following"] >= 0:
-        hashed += _identity(world.graphs[row["following"]]) * 3000009 % _MODULUS
+        hashed += 3 * graph_hash(world.graphs[row["following"]])
         hashed += 5 * _lane_hash(world, row["following_first"], row["following_lanes"])
     return hashed
-
-
-@inner
-def _identity(graph):
-    """What padding does not touch: kind, D and allocation as one number."""
-    return (graph["kind"] * 128 + graph["depth"]) * 4 + graph["allocation"]
 
 
 @inner
 def _lane_hash(world, first, count):
     hashed = 0
     for i in range(first, first + count):
-        x = world.pool[0, i] * 128 + world.pool[1, i] + 1
-        hashed += x * x % _MODULUS
+        hashed += lane_hash(world.pool[0, i], world.pool[1, i])
     return hashed
 
 
@@ -111,7 +109,7 @@ def _is_redundant(world, x, y):
 def _is_smaller(world, x, y):
     """Graph y has x's identity, no larger B, W, P, C and R, and one smaller."""
     a, b = world.graphs[x], world.graphs[y]
-    if _identity(a) != _identity(b):
+    if identity(a) != identity(b):
         return False
     if b["batch"] > a["batch"] or b["width"] > a["width"] or b["rows"] > a["rows"] or b["prompt"] > a["prompt"]:
         return False
@@ -124,6 +122,11 @@ def _is_smaller(world, x, y):
 def _same_lanes(world, a, b, count):
     """Whether two stretches of the pool hold the same slots with the same rows, in any order."""
     marks, pool = world.scratch[MARKS], world.pool
+    same = 0
+    while same < count and pool[0, a + same] == pool[0, b + same] and pool[1, a + same] == pool[1, b + same]:
+        same += 1
+    if same == count:
+        return True
     for i in range(a, a + count):
         marks[pool[0, i]] = 0
     for i in range(b, b + count):

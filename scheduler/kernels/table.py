@@ -13,6 +13,8 @@ from scheduler.kernels.context import rows_of
 from scheduler.kernels.jit import inlined, inner
 from scheduler.kernels.lateness import late_relief
 
+HASH_MODULUS = 2147483647
+
 
 @inlined
 def start_candidate(world, graph, following):
@@ -76,9 +78,14 @@ def push(world, slot, rows):
 @inlined
 def price(world, c):
     """Score, wait_cost and decode_late_relief of row `c` from its other sums, known, horizon_ms and lanes (S4)."""
+    world.candidates[c]["decode_late_relief"] = late_relief(world, world.candidates[c])
+    score(world, c)
+
+
+@inlined
+def score(world, c):
+    """Score and wait_cost of row `c` from its six sums, known and horizon_ms (S4)."""
     row = world.candidates[c]
-    if world.decision[0]["late"] == 1:
-        row["decode_late_relief"] = late_relief(world, row)
     work = undivided(row)
     if row["known"] == 1:
         row["wait_cost"] = row["horizon_ms"] / 2.0 * world.decision[0]["wait_price"]
@@ -111,12 +118,17 @@ def finish_candidate(world, c):
         logical += world.pool[1, i]
         waits |= world.views[world.pool[0, i]]["waits"]
     row["logical_rows"] = logical
-    graph = world.graphs[row["graph"]]
-    queueable = graph["kind"] == layout.KIND_DECODE or graph["kind"] == layout.KIND_SPECULATIVE
-    row["needs_empty"] = 0 if queueable and waits == 0 and is_fresh(world, graph) else 1
+    row["needs_empty"] = needs_empty(world, world.graphs[row["graph"]], waits)
     if decision["free_pages"] < layout.UNBOUNDED:
         _bar_without_pages(world, row)
     decision["found"] = c + 1
+
+
+@inlined
+def needs_empty(world, graph, waits):
+    """1 where a candidate of this graph must not queue behind another frame (S10). `waits`: lanes that must wait."""
+    queueable = graph["kind"] == layout.KIND_DECODE or graph["kind"] == layout.KIND_SPECULATIVE
+    return 0 if queueable and waits == 0 and is_fresh(world, graph) else 1
 
 
 @inner
@@ -149,6 +161,39 @@ def ceiling_of(world, graph, slot, rows):
 
 
 @inner
+def new_decode_pages(world, graph, slot, rows):
+    """Pages that a decode lane with so many rows needs beyond those held."""
+    state = world.slots[slot]
+    position = state["consumed"] + state["emitted"] + state["pending"]
+    return _pages_of(world, slot, position + ceiling_of(world, graph, slot, rows) + world.graphs[graph]["depth"])
+
+
+@inner
+def new_prompt_pages(world, slot, tokens):
+    """Pages that a prompt lane which consumes so many tokens needs beyond those held."""
+    return _pages_of(world, slot, world.slots[slot]["consumed"] + tokens + 1)
+
+
+@inlined
+def identity(graph):
+    """What padding does not touch: kind, D and allocation as one number."""
+    return (graph["kind"] * 128 + graph["depth"]) * 4 + graph["allocation"]
+
+
+@inlined
+def graph_hash(graph):
+    """Of what graphs must share for one to prune the other; no kind's is 0 but INIT's."""
+    return identity(graph) * 1000003 % HASH_MODULUS
+
+
+@inlined
+def lane_hash(slot, rows):
+    """Of one lane; a cohort's is their sum."""
+    x = slot * 128 + rows + 1
+    return x * x % HASH_MODULUS
+
+
+@inner
 def _new_pages(world, row):
     """Pages that the submitted graph's lanes need beyond those held (S4); state kinds need none."""
     graph = row["graph"]
@@ -157,12 +202,7 @@ def _new_pages(world, row):
     pages = 0
     decoders_end = row["first"] + row["lanes"] - row["prompts"]
     for i in range(row["first"], decoders_end):
-        slot = world.pool[0, i]
-        state = world.slots[slot]
-        position = state["consumed"] + state["emitted"] + state["pending"]
-        ceiling = ceiling_of(world, graph, slot, world.pool[1, i])
-        pages += _pages_of(world, slot, position + ceiling + world.graphs[graph]["depth"])
+        pages += new_decode_pages(world, graph, world.pool[0, i], world.pool[1, i])
     for i in range(decoders_end, decoders_end + row["prompts"]):
-        slot = world.pool[0, i]
-        pages += _pages_of(world, slot, world.slots[slot]["consumed"] + world.pool[1, i] + 1)
+        pages += new_prompt_pages(world, world.pool[0, i], world.pool[1, i])
     return pages

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import namedtuple
 
-import numpy as np
-
 from scheduler import layout
-from scheduler.kernels.context import elapsed_ms, is_runnable
+from scheduler.kernels.context import RANK, WAITING, WAITING_LEFT, elapsed_ms, is_runnable
 from scheduler.kernels.family import reading_family, reading_ms
 from scheduler.kernels.jit import allocating, inlined, inner
 
 # Every waiting prompt of one decision. slots [W]: in the order where there is one, else in slot order; left [W]: prompt
-# tokens that each has left; family: the graphs that they wait for; phi [1]: the waiting that lies ahead, ms.
+# tokens that each has left; family: the graphs that they wait for; phi: the waiting that lies ahead, ms.
 Waiting = namedtuple("Waiting", "slots left family phi")
 
 
@@ -36,23 +34,21 @@ def _waits(slot):
 @allocating
 def collect_waiting(world):
     """The waiting prompts, with what the price of waiting needs."""
-    count = 0
-    for i in range(len(world.slots)):
-        count += 1 if _waits(world.slots[i]) else 0
-    waiting = Waiting(np.empty(count, np.int64), np.empty(count, np.int64), reading_family(world), np.zeros(1))
-    count = 0
+    slots, left, count = world.scratch[WAITING], world.scratch[WAITING_LEFT], 0
     for i in range(len(world.slots)):
         if _waits(world.slots[i]):
-            waiting.slots[count] = i
+            slots[count] = i
             count += 1
     if is_ordered(world.policy[0]):
-        _sort(world, waiting.slots, np.empty(len(world.slots)))
+        _sort(world, slots[:count], world.amounts[RANK])
     for j in range(count):
-        state = world.slots[waiting.slots[j]]
-        waiting.left[j] = state["prompt_tokens"] - state["consumed"]
+        state = world.slots[slots[j]]
+        left[j] = state["prompt_tokens"] - state["consumed"]
+    family = reading_family(world)
+    phi = 0.0
     if world.policy[0]["prompt_wait_price"] > 0.0:
-        waiting.phi[0] = _phi(waiting, waiting.slots, waiting.left, 0)
-    return waiting
+        phi = _phi(Waiting(slots[:count], left[:count], family, 0.0), slots, left, 0)
+    return Waiting(slots[:count], left[:count], family, phi)
 
 
 @inner
@@ -88,7 +84,7 @@ def wait_relief(world, waiting, slots, tokens, count):
     if world.policy[0]["prompt_wait_price"] == 0.0 or count == 0:
         return 0.0
     after = _phi(waiting, slots, tokens, count)
-    return world.decision[0]["prompt_wait_price"] * (waiting.phi[0] - after)
+    return world.decision[0]["prompt_wait_price"] * (waiting.phi - after)
 
 
 @inner

@@ -19,6 +19,7 @@ CAPACITIES = (64, 128, 256)
 
 def make_world(dice: random.Random, slots: int, graphs: list[dict[str, float]], dyadic: bool) -> NamedTuple:
     """A world of random decoding residents; `dyadic`: few distinct values and exact sums, so that much is equal."""
+    width = context.scratch_width(slots, len(CAPACITIES))
     arrays = {
         "slots": layout.zeros(layout.SLOT, slots),
         "graphs": _graphs(graphs),
@@ -31,8 +32,8 @@ def make_world(dice: random.Random, slots: int, graphs: list[dict[str, float]], 
         "yields": np.zeros((slots, 2, 3, DEPTH + 2)),
         "estimates": np.zeros((slots, 2, 2, DEPTH, 2)),
         "work": np.zeros((slots, len(CAPACITIES)), np.int64),
-        "scratch": np.zeros((context.SCRATCH_ROWS, 2 * slots), np.int64),
-        "late": np.zeros((2, slots)),
+        "scratch": np.zeros((context.SCRATCH_ROWS, width), np.int64),
+        "amounts": np.zeros((context.AMOUNT_ROWS, width)),
     }
     world = context.World(**arrays)
     _set_policy(dice, world, dyadic)
