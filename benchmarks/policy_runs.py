@@ -170,6 +170,23 @@ def saturated_rate(run: Run) -> float:
     return count / (outcomes[count - 1].finished_ns / 1e9)
 
 
+def saturated_rate_at(out: pathlib.Path | None, run: Run) -> float:
+    """saturated_rate(run), kept in a file under `out`."""
+    if out is None:
+        return saturated_rate(run)
+    path = out / f"saturated-{run.name}.json"
+    if not path.exists():
+        _keep(path, {"requests_per_s": saturated_rate(run)})
+    return float(json.loads(path.read_text())["requests_per_s"])
+
+
+def _keep(path: pathlib.Path, document: Any) -> None:
+    """Whole or not at all: a benchmark may be interrupted."""
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(document, indent=1) + "\n")
+    unfinished.rename(path)
+
+
 def run_all(tasks: Sequence[Any], function: Any, workers: int, what: str) -> list[Any]:
     """function(task) for every task, in their order, in `workers` processes, with a progress bar on stderr."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -194,9 +211,7 @@ def figures_at(out: pathlib.Path | None, run: Run) -> dict[str, Any]:
         if document["run"] == json.loads(json.dumps(dataclasses.asdict(run))):
             return document
     document = figures(run)
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(document, indent=1) + "\n")
-    unfinished.rename(path)
+    _keep(path, document)
     return document
 
 
