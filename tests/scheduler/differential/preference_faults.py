@@ -19,6 +19,7 @@ PREFERENCE_FAULTS = (
         "below = above - 1",
         "below = max(0, above - 2)",
         preferring_scenario,
+        shows=1,
     ),
     Fault("prompts that are whole still wait", "waiting", "if rest:", "if rest >= 0:", preferring_scenario),
     Fault(
@@ -27,6 +28,7 @@ PREFERENCE_FAULTS = (
         "(sigma_ms if graphs[0]",
         "(0.0 if graphs[0]",
         preferring_scenario,
+        shows=12,
     ),
     Fault(
         "a gap target without its weight",
@@ -34,6 +36,7 @@ PREFERENCE_FAULTS = (
         "(1.0 + decision.policy.decode_gap_weight)",
         "1.0",
         preferring_scenario,
+        shows=6,
     ),
     Fault(
         "served streams as late as before",
@@ -55,6 +58,7 @@ PREFERENCE_FAULTS = (
         'elif policy.decode_cadence == "on":',
         'elif policy.decode_cadence == "never":',
         preferring_scenario,
+        shows=5,
     ),
     Fault(
         "bars that leave nothing stay",
@@ -62,6 +66,7 @@ PREFERENCE_FAULTS = (
         "return found if any(candidate.eligible for candidate in found) else candidates",
         "return found",
         preferring_scenario,
+        shows=2,
     ),
     Fault(
         "answers outside the token budget",
@@ -69,6 +74,7 @@ PREFERENCE_FAULTS = (
         "budget - len(self.decoding)",
         "budget",
         preferring_scenario,
+        shows=3,
     ),
     Fault(
         "a second prompt that ignores how much room is left",
@@ -83,6 +89,7 @@ PREFERENCE_FAULTS = (
         "most = fewest if context.serves_all else len(taken)",
         "most = len(taken)",
         preferring_scenario,
+        shows=1,
     ),
     Fault(
         "pairs with the most valuable ready prompt",
