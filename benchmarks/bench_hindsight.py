@@ -56,7 +56,7 @@ GRIDS = {
     "fine": (4, 8, 64, 0),
 }
 RIVALS = tuple(f"budget:{budget}" for budget in BUDGETS if budget <= 4096)
-"""Larger steps than any that was measured are extrapolated by the catalogs, so a budget of 8,192 is not a rival here."""
+"""Beyond the largest measured steps catalogs are extrapolated, so a budget of 8,192 is no rival here."""
 SAME = 1e-3
 
 Scenario = tuple[str, str, str]
