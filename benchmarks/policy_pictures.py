@@ -1,6 +1,6 @@
 """Pictures of docs/policies.md: what a first token costs in gaps, by token budget and by policy.
 
-    python benchmarks/policy_pictures.py --data DIR --runs DIR [--to docs/pictures] [--half 1] [--workers 2]
+    python benchmarks/policy_pictures.py --data DIR --runs DIR [--to docs/images] [--half 1] [--workers 2]
 
 --runs is the --out directory of bench_hindsight.py: what is there already is not simulated again. Each picture has one
 panel a scenario, with the median time to first token across and the 99th percentile of gaps upwards, both
@@ -148,7 +148,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=pathlib.Path, required=True, metavar="DIR")
     parser.add_argument("--runs", type=pathlib.Path, required=True, metavar="DIR")
-    parser.add_argument("--to", type=pathlib.Path, default=pathlib.Path("docs/pictures"), metavar="DIR")
+    parser.add_argument("--to", type=pathlib.Path, default=pathlib.Path("docs/images"), metavar="DIR")
     parser.add_argument("--grid", choices=GRIDS, default="fine")
     parser.add_argument("--half", type=int, choices=(0, 1), default=1)
     parser.add_argument("--workers", type=int, default=2)
