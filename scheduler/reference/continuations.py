@@ -50,14 +50,14 @@ def multistage_candidates(context: Context, graph: Graph, stage: list[Lane]) -> 
 
 
 def _continuations(context: Context, lane: Lane, horizon_ms: float) -> list[_Continuation]:
-    """Every graph that may end the lane's chain, in catalog order."""
+    """Every graph that may end the lane's chain, in catalog order. It serves nobody yet, so no lateness is spared."""
     chain_ns = _chain_ns(context, lane)
     found = []
     for graph in _inference_graphs(context, lane):
         use = _inference(context, graph, lane, horizon_ms)
         if use is not None:
             further = chain_ns + graph.duration_ns if chain_ns is not None and graph.known else None
-            found.append(_Continuation(use.parts, further))
+            found.append(_Continuation(use.parts._replace(late=0.0), further))
     return found
 
 

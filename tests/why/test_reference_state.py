@@ -9,7 +9,12 @@ import pytest
 from service.why.reference_state import reference_from
 from tests.scheduler.differential import drive
 from tests.scheduler.differential.pair import Pair
-from tests.scheduler.differential.scenario import learning_scenario, level_scenario, make_scenario
+from tests.scheduler.differential.scenario import (
+    learning_scenario,
+    level_scenario,
+    make_scenario,
+    preferring_scenario,
+)
 
 
 class ChangingOver(Pair):
@@ -35,8 +40,13 @@ def often(make):
 
 @pytest.mark.parametrize(
     ("make", "seeds"),
-    [(make_scenario, range(100, 116)), (level_scenario, range(8, 11)), (learning_scenario, range(5, 8))],
-    ids=["any", "ties", "learning"],
+    [
+        (make_scenario, range(100, 110)),
+        (preferring_scenario, range(100, 106)),
+        (level_scenario, range(8, 11)),
+        (learning_scenario, range(5, 8)),
+    ],
+    ids=["specified", "preferring", "ties", "learning"],
 )
 def test_the_reference_goes_on_from_any_checkpoint(monkeypatch, make, seeds):
     monkeypatch.setattr(drive, "Pair", ChangingOver)

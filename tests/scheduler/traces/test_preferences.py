@@ -92,7 +92,8 @@ def test_a_token_budget_is_kept_and_reads_prompts_in_the_order_of_their_arrival(
 
 def test_an_old_long_prompt_is_read_though_short_ones_never_cease_to_come():
     """Short prompts bring more work than there is time for, so that by tokens left alone it would wait for ever."""
-    trace = answering((*DECODES, *PREFILLS, *MIXED), PolicyConfig(**INTERACTIVE), answers=1)
+    policy = PolicyConfig(**INTERACTIVE | {"prompt_rank_age_ms": 30.0})
+    trace = answering((*DECODES, *PREFILLS, *MIXED), policy, answers=1)
     trace.admit("long", prompt=2000, output=1)
     come = 0
     for _ in range(150):
