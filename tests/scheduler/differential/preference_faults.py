@@ -97,5 +97,6 @@ PREFERENCE_FAULTS = (
         "next(iter(ready), None) if context.ordered else",
         "next(iter(ready), None) if context is None else",
         preferring_scenario,
+        shows=15,
     ),
 )
