@@ -12,7 +12,7 @@ from tests.scheduler.differential.planting import noticed
 from tests.scheduler.differential.preference_faults import PREFERENCE_FAULTS
 from tests.scheduler.differential.scenario import learning_scenario, level_scenario
 
-SLICE = 48
+SLICE = 40
 PLANS = 60
 
 
@@ -24,7 +24,7 @@ def test_both_schedulers_agree_over_a_slice_of_the_scenarios():
         seen += report.seen
         plans += report.plans
     assert plans > SLICE * PLANS // 2
-    for reason in ("ordinary", "discovery", "solo_prefill", "timing_refresh", "token_budget"):
+    for reason in ("ordinary", "discovery", "solo_prefill", "timing_refresh", "acceptance_learning", "token_budget"):
         assert seen[f"reason {reason}"], f"the slice has no plan of reason {reason}"
     for prompts in range(5):
         assert seen[f"prompts {prompts}"], f"the slice has no plan of {prompts} prompts"
