@@ -23,6 +23,7 @@ import pathlib
 
 from policy_runs import (
     BUDGETS,
+    MEASURED_GRID,
     MEASURES,
     SATURATING_BUDGETS,
     Run,
@@ -49,12 +50,12 @@ TRACES = {
 LOADS = (0.5, 0.8, 0.95)
 OVERLOADS = (1.0, 2.0, 3.0, 4.0)
 GRIDS = {
-    "measured": (1, 0, 0, 0),
-    "rows4": (4, 0, 0, 0),
-    "coarse": (4, 8, 0, 0),
-    "graded": (4, 8, 64, 1024),
-    "fine": (4, 8, 64, 0),
+    "measured": MEASURED_GRID,
+    "rows4": (4, 0, 0, False, False),
+    "step8": (4, 8, 0, True, True),
+    "step4": (4, 4, 0, True, True),
 }
+"""Mixed graphs of 63 to 221 sizes; step4: batches 2 and every fourth, 12 prompt capacities, any batch to decode."""
 RIVALS = tuple(f"budget:{budget}" for budget in BUDGETS if budget <= 4096)
 """Beyond the largest measured steps catalogs are extrapolated, so a budget of 8,192 is no rival here."""
 SAME = 1e-3
@@ -156,7 +157,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=pathlib.Path, required=True, metavar="DIR")
     parser.add_argument("--half", type=int, choices=(0, 1), default=1)
-    parser.add_argument("--policies", nargs="*", default=["interactive@fine", "balanced@measured"], metavar="NAME")
+    parser.add_argument("--policies", nargs="*", default=["interactive@step4", "balanced@measured"], metavar="NAME")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="scenarios whose name has one of these words")
     parser.add_argument("--out", type=pathlib.Path, metavar="DIR", help="keep one JSON file per run here, and go on")
     parser.add_argument("--workers", type=int, default=2)

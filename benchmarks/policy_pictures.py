@@ -149,7 +149,7 @@ def main() -> None:
     parser.add_argument("--data", type=pathlib.Path, required=True, metavar="DIR")
     parser.add_argument("--runs", type=pathlib.Path, required=True, metavar="DIR")
     parser.add_argument("--to", type=pathlib.Path, default=pathlib.Path("docs/images"), metavar="DIR")
-    parser.add_argument("--grid", choices=GRIDS, default="fine")
+    parser.add_argument("--grid", choices=GRIDS, default="step4")
     parser.add_argument("--half", type=int, choices=(0, 1), default=1)
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()

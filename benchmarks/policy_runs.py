@@ -31,6 +31,7 @@ from scheduler.simulation.workload import Workload, parse_arrivals
 
 BUDGETS = (256, 512, 1024, 2048, 4096, 8192)
 SATURATING_BUDGETS = (512, 1024, 2048, 4096, 8192)
+MEASURED_GRID = (1, 0, 0, False, False)
 AT_ONCE = 1e12
 """The rate scale that puts every arrival at time 0."""
 SATURATED_SHARE = 0.8
@@ -41,9 +42,8 @@ class Run:
     """One simulation. `policy`: a preset's or a baseline's name; `coefficients` change a preset.
 
     `acceptance`: words that choose a row of per_position_acceptance.csv; "" for no speculation. `slots`: request slots.
-    `skip`: requests of the trace that are left out before the first. `grid`: prompt rows, batch step, prompt step and
-    where fine prompt capacities end (scheduler.simulation.grid). `noise`, `drift`, `wrong` (capture): see
-    Disturbance.
+    `skip`: requests of the trace that are left out before the first. `grid`: the fields of
+    scheduler.simulation.grid. `noise`, `drift`, `wrong` (capture): see Disturbance.
     """
 
     data: str
@@ -60,7 +60,7 @@ class Run:
     queue_depth: int = 1
     slots: int = 64
     skip: int = 0
-    grid: tuple[int, int, int, int] = (1, 0, 0, 0)
+    grid: tuple[int, int, int, bool, bool] = MEASURED_GRID
     noise: float = 0.0
     drift: float = 0.0
     wrong: str = ""
@@ -80,7 +80,7 @@ class Run:
             "device" * self.device_allocation,
             f"skip{self.skip}" * bool(self.skip),
             f"slots{self.slots}" * (self.slots != 64),
-            f"grid{'-'.join(map(str, self.grid))}" * (self.grid != (1, 0, 0, 0)),
+            f"grid{'-'.join(str(int(part)) for part in self.grid)}" * (self.grid != MEASURED_GRID),
             f"noise{self.noise:g}" * bool(self.noise),
             f"drift{self.drift:g}" * bool(self.drift),
             f"wrong-{self.wrong}" * bool(self.wrong),

@@ -8,7 +8,7 @@ from scheduler.errors import InvalidCatalog
 from scheduler.shapes import MAX_TARGET_WIDTH, Allocation, GraphKind, GraphShape
 
 LARGEST_MIXED_BATCH = 64
-MIXED_BATCH_STEP = 8
+MIXED_BATCH_STEP = 4
 MOST_PROMPT_ROWS = 4
 PROMPT_BUCKET = 64
 
@@ -72,7 +72,7 @@ def check_mixed(shape: GraphShape, token_capacity: int) -> None:
     batch, rows = shape.batch_capacity, shape.target_rows
     power_of_two = batch & (batch - 1) == 0
     if not 2 <= batch <= LARGEST_MIXED_BATCH or not (power_of_two or batch % MIXED_BATCH_STEP == 0):
-        raise InvalidCatalog(f"{shape.label}: the batch of a mixed graph is 2, 4 or a multiple of 8 up to 64")
+        raise InvalidCatalog(f"{shape.label}: the batch of a mixed graph is 2 or a multiple of 4 up to 64")
     if shape.prompt_rows > min(batch, MOST_PROMPT_ROWS):
         raise InvalidCatalog(f"{shape.label}: a mixed graph carries at most 4 prompts, and no more than its batch")
     if shape.target_width > token_capacity or rows != batch * shape.target_width:

@@ -7,15 +7,14 @@ the sizes between, each at the time that lies between its measured neighbours (b
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 
+from scheduler.capacity import MIXED_BATCH_MAX, MIXED_BATCH_STEP, MIXED_PROMPT_ROWS_MAX
 from scheduler.shapes import Allocation, GraphKind, GraphShape
 from scheduler.simulation.baselines.steps import InterpolatedSteps, StepGraphs
 from scheduler.simulation.errors import SimulationError
 from scheduler.simulation.measured import ContextCurve, MeasuredTable, PreparedGraphs, scheduler_shapes
-
-LARGEST_MIXED_BATCH = 64
-MOST_PROMPT_ROWS = 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -24,45 +23,47 @@ class GraphGrid:
 
     `prompt_rows`: prompts that may share a mixed graph. `batch_step`: batches in its multiples beside the measured
     ones; 0: the measured ones. `prompt_step`: prompt capacities in its multiples up to the largest measured one, in
-    place of the measured ones; 0: the measured ones. `prompt_fine_until`: capacities above it keep only the measured
-    ones and the multiples of 4 steps; 0: all are fine. Raises SimulationError.
+    place of the measured ones; 0: the measured ones. `prompt_halves`: capacities half-way between two measured ones
+    too, from the second on. `every_batch`: graphs that only decode for every number of requests. Raises
+    SimulationError.
     """
 
     prompt_rows: int = 1
     batch_step: int = 0
     prompt_step: int = 0
-    prompt_fine_until: int = 0
+    prompt_halves: bool = False
+    every_batch: bool = False
 
     def __post_init__(self) -> None:
-        if not 1 <= self.prompt_rows <= MOST_PROMPT_ROWS:
-            raise SimulationError(f"prompt rows: {self.prompt_rows}; a mixed graph has from 1 to {MOST_PROMPT_ROWS}")
-        if self.batch_step < 0 or self.batch_step % 8:
-            raise SimulationError(f"the batch step is {self.batch_step}; it must be a multiple of 8, or 0 for none")
-        if self.prompt_step < 0 or self.prompt_step % 64:
-            raise SimulationError(f"the prompt step is {self.prompt_step}; it must be a multiple of 64, or 0 for none")
+        if not 1 <= self.prompt_rows <= MIXED_PROMPT_ROWS_MAX:
+            raise SimulationError(
+                f"prompt rows: {self.prompt_rows}; a mixed graph has from 1 to {MIXED_PROMPT_ROWS_MAX}"
+            )
+        for name, step, unit in (("batch", self.batch_step, MIXED_BATCH_STEP), ("prompt", self.prompt_step, 64)):
+            if step < 0 or step % unit:
+                raise SimulationError(f"the {name} step is {step}; it must be a multiple of {unit}, or 0 for none")
+        if self.prompt_step and self.prompt_halves:
+            raise SimulationError("prompt capacities go in steps or by halves, not both")
 
     @property
     def is_measured(self) -> bool:
         """Whether it adds nothing to what was measured."""
         return self == GraphGrid()
 
-    def batches(self, measured: list[int], most: int) -> list[int]:
-        """The batches up to the first that holds `most`, ascending."""
-        steps = range(self.batch_step, most + self.batch_step, self.batch_step) if self.batch_step else ()
-        found = sorted({*measured, *steps})
+    def batches(self, measured: list[int], most: int, step: int | None = None) -> list[int]:
+        """The batches up to the first that holds `most`, ascending; `step`: in place of batch_step."""
+        step = self.batch_step if step is None else step
+        found = sorted({*measured, *(range(step, most + step, step) if step else ())})
         return found[: next((i + 1 for i, batch in enumerate(found) if batch >= most), len(found))]
 
     def capacities(self, measured: list[int]) -> list[int]:
         """The prompt capacities, ascending."""
-        if not self.prompt_step:
+        if self.prompt_step:
+            return list(range(self.prompt_step, measured[-1] + 1, self.prompt_step))
+        if not self.prompt_halves:
             return measured
-        fine = range(self.prompt_step, measured[-1] + 1, self.prompt_step)
-        kept = [c for c in fine if not self.prompt_fine_until or c <= self.prompt_fine_until or not c % self._coarse]
-        return sorted({*kept, *(c for c in measured if c > self.prompt_fine_until > 0)})
-
-    @property
-    def _coarse(self) -> int:
-        return 4 * self.prompt_step
+        between = [(low + high) // 2 for low, high in itertools.pairwise(measured[1:])]
+        return sorted({*measured, *(capacity for capacity in between if not capacity % 64)})
 
 
 def shapes_on_grid(
@@ -121,11 +122,11 @@ def _fine(
     generation = GraphKind.SPECULATIVE if speculative else GraphKind.DECODE
     for capacity in capacities:
         yield GraphShape(GraphKind.PREFILL, 1, prefill_capacity=capacity), 0
-    for batch in grid.batches(graphs.batches, request_slots):
+    for batch in grid.batches(graphs.batches, request_slots, 1 if grid.every_batch else None):
         yield GraphShape(generation, batch, speculation_enabled=speculative), batch
-    most = min(request_slots, LARGEST_MIXED_BATCH)
+    most = min(request_slots, MIXED_BATCH_MAX)
     for batch in grid.batches(graphs.mixed_batches, most):
-        for capacity in grid.capacities(graphs.mixed_capacities) if 2 <= batch <= LARGEST_MIXED_BATCH else ():
+        for capacity in grid.capacities(graphs.mixed_capacities) if 2 <= batch <= MIXED_BATCH_MAX else ():
             rows = min(grid.prompt_rows, batch)
             yield (
                 GraphShape(

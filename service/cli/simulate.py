@@ -11,6 +11,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
+from scheduler.capacity import MIXED_PROMPT_ROWS_MAX
 from scheduler.errors import SchedulerError
 from scheduler.policy import NEWCOMER_MEMORIES, PRESETS, PolicyConfig
 from scheduler.shapes import Allocation
@@ -26,7 +27,7 @@ from scheduler.simulation.experiment import (
     policy_by_name,
     policy_from_document,
 )
-from scheduler.simulation.grid import MOST_PROMPT_ROWS, GraphGrid
+from scheduler.simulation.grid import GraphGrid
 from scheduler.simulation.machine import MachineSettings
 from scheduler.simulation.measured import MeasuredTable, parse_catalog
 from scheduler.simulation.metrics import Limits, summary
@@ -94,7 +95,7 @@ def machine_options(function: Function) -> Function:
             ),
             click.option(
                 "--mixed-prompt-rows",
-                type=click.IntRange(1, MOST_PROMPT_ROWS),
+                type=click.IntRange(1, MIXED_PROMPT_ROWS_MAX),
                 default=1,
                 show_default=True,
                 help="Prompts that may share a mixed graph.",
@@ -103,7 +104,7 @@ def machine_options(function: Function) -> Function:
                 "--mixed-batch-step",
                 type=click.IntRange(0),
                 default=0,
-                help="Prepare batches in its multiples too (8, 16, ...), at interpolated times.",
+                help="Prepare batches in its multiples too (4, 8, ...), at interpolated times.",
             ),
             click.option(
                 "--mixed-prompt-step",
@@ -111,6 +112,8 @@ def machine_options(function: Function) -> Function:
                 default=0,
                 help="Prepare prompt capacities in its multiples (64, 128, ...), at interpolated times.",
             ),
+            click.option("--mixed-prompt-halves", is_flag=True, help="Or capacities half-way between measured ones."),
+            click.option("--every-batch", is_flag=True, help="Prepare a graph to decode for every number of requests."),
             click.option("--unpadded", is_flag=True, help="Steps take the time of their exact size, interpolated."),
             click.option(
                 "--max-context", type=click.IntRange(2), default=131_072, show_default=True, help="In tokens."
@@ -238,7 +241,13 @@ def _inputs(
         survival=survival,
         draft_tokens=draft_tokens,
         allocation=Allocation(given["allocation"]),
-        grid=GraphGrid(given["mixed_prompt_rows"], given["mixed_batch_step"], given["mixed_prompt_step"]),
+        grid=GraphGrid(
+            given["mixed_prompt_rows"],
+            given["mixed_batch_step"],
+            given["mixed_prompt_step"],
+            given["mixed_prompt_halves"],
+            given["every_batch"],
+        ),
         measured=given["measured"],
         unpadded=given["unpadded"],
         heterogeneity=given["heterogeneity"],

@@ -71,16 +71,25 @@ def test_wider_graphs_stay_as_they_were_measured(table):
     assert all(s.speculation_enabled for s in prepared.shapes if s.kind is not GraphKind.PREFILL)
 
 
-def test_a_graded_grid_is_coarse_above_its_bound(table):
-    grid = GraphGrid(prompt_step=64, prompt_fine_until=128)
-    assert grid.capacities([64, 128, 256, 512, 1024, 2048, 4096]) == [64, 128, *range(256, 4097, 256)]
-    assert grid.batches([1, 2, 4, 8, 16, 32, 64], 40) == [1, 2, 4, 8, 16, 32, 64]
+def test_batches_and_capacities_between_the_measured_ones():
+    measured = [64, 128, 256, 512, 1024]
+    assert GraphGrid(prompt_halves=True).capacities(measured) == [64, 128, 192, 256, 384, 512, 768, 1024]
+    assert GraphGrid(prompt_step=256).capacities(measured) == [256, 512, 768, 1024]
+    assert GraphGrid().batches([1, 2, 4, 8, 16, 32, 64], 40) == [1, 2, 4, 8, 16, 32, 64]
     assert GraphGrid(batch_step=8).batches([1, 2, 4, 8, 16, 32, 64], 40) == [1, 2, 4, 8, 16, 24, 32, 40]
+
+
+def test_every_batch_is_for_graphs_that_only_decode(table):
+    found = by_label(shapes_on_grid(table, GraphGrid(every_batch=True), 6))
+    assert [label for label in found if label.startswith("decode")] == [f"decode:B{n}" for n in range(1, 7)]
+    assert {label for label in found if label.startswith("mixed")} == {
+        "mixed:B16:D0:W1:P16:C64", "mixed:B16:D0:W1:P16:C256"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"prompt_rows": 5}, "from 1 to 4"), ({"batch_step": 3}, "multiple of 8"), ({"prompt_step": 32}, "of 64")],
+    [({"prompt_rows": 5}, "from 1 to 4"), ({"batch_step": 3}, "multiple of 4"), ({"prompt_step": 32}, "of 64")],
 )
 def test_a_grid_that_no_server_could_capture_is_refused(options, words):
     with pytest.raises(SimulationError, match=words):
