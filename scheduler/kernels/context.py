@@ -25,7 +25,8 @@ MOST_PROMPTS = 4
 # see kernels.waiting, kernels.family, kernels.filling and kernels.decoders, whose rows begin there.
 SERVED_A, SERVED_B, MARKS, ACTIVE, LATE_MARKS, WAITING, WAITING_LEFT, FAMILY_CAPACITIES, CAPACITIES, FILLED = range(10)
 FILL_SLOTS, FILL_TOKENS, DECODER_STATE, DECODER_COUNTS = 10, 10 + MOST_PROMPTS, 10 + 2 * MOST_PROMPTS, 19
-SCRATCH_ROWS = DECODER_COUNTS + 13
+FAMILY_BATCHES = DECODER_COUNTS + 13
+SCRATCH_ROWS = FAMILY_BATCHES + 1
 
 # Rows of amounts. By position in ACTIVE: age in ms; what the decoder adds to a total of lateness at late_horizon_ms,
 # served or not; the others as above. RANK, by slot.

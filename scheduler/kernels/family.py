@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import namedtuple
 
 from scheduler import layout
-from scheduler.kernels.context import FAMILY_CAPACITIES, FAMILY_LOG_MS, FAMILY_LOG_PROMPT, FAMILY_MS
+from scheduler.kernels.context import FAMILY_BATCHES, FAMILY_CAPACITIES, FAMILY_LOG_MS, FAMILY_LOG_PROMPT, FAMILY_MS
 from scheduler.kernels.jit import allocating, inlined, inner
 
 # The distinct prompt capacities of the family, ascending. capacities [n]: prompt tokens; ms, log_ms [n]: the shortest
-# duration, and the smallest logarithm of one, of a graph of the family that holds so much or more; log_prompt [n]: of
+# duration, and the smallest logarithm of one, of the capacities' graphs that hold so much or more; log_prompt [n]: of
 # the capacity. Empty where the policy asks for neither, or nothing is measured.
 Family = namedtuple("Family", "capacities ms log_ms log_prompt")
 
@@ -42,8 +42,13 @@ def reading_family(world):
 
 @inner
 def _collect(world, mixed, family, distinct):
-    """The shortest measured duration of each capacity, by capacity index, in `family`; whether there is any."""
+    """The measured duration of each capacity, by capacity index, in `family`; whether there is any.
+
+    Of several graphs the one with the fewest rows counts, the shortest of these: larger ones run seldom, so that what
+    is known of them is old, and a family that mixed both would promise what no graph does.
+    """
     found = False
+    batches = world.scratch[FAMILY_BATCHES]
     for c in range(distinct):
         family.capacities[c] = 0
     least_rows = world.decision[0]["decoders"] + 1
@@ -58,12 +63,13 @@ def _collect(world, mixed, family, distinct):
             continue
         found = True
         c, duration_ms = graph["capacity_index"], graph["duration_ns"] / 1e6
-        if family.capacities[c] == 0:
+        if family.capacities[c] == 0 or graph["batch"] < batches[c]:
             family.capacities[c] = graph["prompt"]
+            batches[c] = graph["batch"]
             family.ms[c] = duration_ms
             family.log_ms[c] = graph["log_ms"]
             family.log_prompt[c] = graph["log_prompt"]
-        else:
+        elif graph["batch"] == batches[c]:
             family.ms[c] = min(family.ms[c], duration_ms)
             family.log_ms[c] = min(family.log_ms[c], graph["log_ms"])
     return found

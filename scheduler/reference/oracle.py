@@ -92,13 +92,14 @@ class OracleState:
 
     @property
     def reading_steps(self) -> list[tuple[int, float]]:
-        """(capacity, ms of the fastest graph that holds as many tokens) of the graphs that read prompts, ascending."""
+        """(capacity, ms of the fastest that holds as many tokens) of the smallest reading graphs, ascending."""
         kind, streams = GraphKind.PREFILL if self.reads_apart else GraphKind.MIXED, len(self.active)
-        graphs = [
-            (s.prefill_capacity, ms)
+        holding = [
+            (s.prefill_capacity, s.batch_capacity, ms)
             for s, ms in self.measured
             if s.kind is kind and (kind is GraphKind.PREFILL or not streams or s.batch_capacity > streams)
         ]
+        graphs = [(c, ms) for c, rows, ms in holding if rows == min(b for other, b, _ in holding if other == c)]
         return [(c, min(ms for other, ms in graphs if other >= c)) for c in sorted({c for c, _ in graphs})]
 
     @property

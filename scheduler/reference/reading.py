@@ -13,13 +13,22 @@ def reading_graphs(decision: Decision, streams: int) -> list[Graph]:
     """Measured graphs that read prompts beside `streams` active decoders; without these, of the other kind.
 
     Beside streams: MIXED ones with a row for each and one for a prompt, else PREFILL; without streams PREFILL, else
-    MIXED.
+    MIXED. Of the MIXED ones of one capacity those with the fewest rows.
     """
     prefill = [g for g in decision.graphs if g.known and g.shape.kind is GraphKind.PREFILL]
     mixed = [g for g in decision.graphs if g.known and g.usable and g.shape.kind is GraphKind.MIXED]
     if streams:
-        return [g for g in mixed if g.shape.batch_capacity >= streams + 1] or prefill
-    return prefill or mixed
+        return _smallest([g for g in mixed if g.shape.batch_capacity >= streams + 1]) or prefill
+    return prefill or _smallest(mixed)
+
+
+def _smallest(graphs: list[Graph]) -> list[Graph]:
+    """Those of each prompt capacity with the fewest rows."""
+    least: dict[int, int] = {}
+    for graph in graphs:
+        capacity, batch = graph.shape.prefill_capacity, graph.shape.batch_capacity
+        least[capacity] = min(batch, least.get(capacity, batch))
+    return [g for g in graphs if g.shape.batch_capacity == least[g.shape.prefill_capacity]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

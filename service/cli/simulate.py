@@ -93,27 +93,6 @@ def machine_options(function: Function) -> Function:
                 show_default=True,
                 help="Start with every graph measured once, or none.",
             ),
-            click.option(
-                "--mixed-prompt-rows",
-                type=click.IntRange(1, MIXED_PROMPT_ROWS_MAX),
-                default=1,
-                show_default=True,
-                help="Prompts that may share a mixed graph.",
-            ),
-            click.option(
-                "--mixed-batch-step",
-                type=click.IntRange(0),
-                default=0,
-                help="Prepare batches in its multiples too (4, 8, ...), at interpolated times.",
-            ),
-            click.option(
-                "--mixed-prompt-step",
-                type=click.IntRange(0),
-                default=0,
-                help="Prepare prompt capacities in its multiples (64, 128, ...), at interpolated times.",
-            ),
-            click.option("--mixed-prompt-halves", is_flag=True, help="Or capacities half-way between measured ones."),
-            click.option("--every-batch", is_flag=True, help="Prepare a graph to decode for every number of requests."),
             click.option("--unpadded", is_flag=True, help="Steps take the time of their exact size, interpolated."),
             click.option(
                 "--max-context", type=click.IntRange(2), default=131_072, show_default=True, help="In tokens."
@@ -149,6 +128,37 @@ def machine_options(function: Function) -> Function:
     return function
 
 
+def graph_options(function: Function) -> Function:
+    """Which graphs are prepared between the measured ones."""
+    for option in reversed(
+        (
+            click.option(
+                "--mixed-prompt-rows",
+                type=click.IntRange(1, MIXED_PROMPT_ROWS_MAX),
+                default=1,
+                show_default=True,
+                help="Prompts that may share a mixed graph.",
+            ),
+            click.option(
+                "--mixed-batch-step",
+                type=click.IntRange(0),
+                default=0,
+                help="Prepare batches in its multiples too (4, 8, ...), at interpolated times.",
+            ),
+            click.option(
+                "--mixed-prompt-step",
+                type=click.IntRange(0),
+                default=0,
+                help="Prepare prompt capacities in its multiples (64, 128, ...), at interpolated times.",
+            ),
+            click.option("--mixed-prompt-halves", is_flag=True, help="Or capacities half-way between measured ones."),
+            click.option("--every-batch", is_flag=True, help="Prepare a graph to decode for every number of requests."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
 @click.command(
     cls=Command,
     epilog="Example: helios simulate --arrivals azure.csv --catalog h100.csv --policy balanced --rate-scale 2 --json",
@@ -156,6 +166,7 @@ def machine_options(function: Function) -> Function:
 @input_options
 @recorded_options
 @machine_options
+@graph_options
 @click.option("--ttft-limit-ms", type=LIMIT_MS, help="Goodput: time to first token at most this.")
 @click.option("--gap-limit-ms", type=LIMIT_MS, help="Goodput: every gap between outputs at most this.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=pathlib.Path), help="Write the results here too.")
