@@ -154,7 +154,7 @@ LAYOUTS = {
         barred=("none", "pruned", "unmeasured", "pages", "cadence", "token_budget"),
     ),
 }
-LAYOUT = 1
+LAYOUT = 2
 """The layout that this version writes."""
 
 
