@@ -120,7 +120,7 @@ def mixed_batch_buckets(buckets: Iterable[int], step: int, concurrency: int) -> 
     """Those of `buckets` that a MIXED graph can have, and every multiple of `step` through `concurrency` requests.
 
     `step` 0: none beside them. The last multiple is the first that holds all of them, within the bounds of S12.
-    Raises InvalidCatalog for a step that is no multiple of 8.
+    Raises InvalidCatalog for a step that is no multiple of 4.
     """
     if step < 0 or step % MIXED_BATCH_STEP:
         raise InvalidCatalog(f"mixed batches go in steps of {step}; it must be a multiple of {MIXED_BATCH_STEP}")

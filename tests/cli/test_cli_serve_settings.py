@@ -101,8 +101,8 @@ def test_every_option_reaches_its_setting(monkeypatch, tmp_path):
         ("--mixed-batch-step 8", "add --mixed-prefill"),
         ("--mixed-prompt-step 64", "add --mixed-prefill"),
         ("--mixed-prefill --mixed-prompt-rows 5", "5 is not in the range 1<=x<=4"),
-        ("--mixed-prefill --mixed-batch-step 12", "'12' is not a multiple of 8 from 8 to 64"),
-        ("--mixed-prefill --mixed-batch-step x", "'x' is not a multiple of 8 from 8 to 64"),
+        ("--mixed-prefill --mixed-batch-step 10", "'10' is not a multiple of 4 from 4 to 64"),
+        ("--mixed-prefill --mixed-batch-step x", "'x' is not a multiple of 4 from 4 to 64"),
         ("--mixed-prefill --mixed-prompt-step 96", "'96' is not a multiple of 64 from 64 to 65536"),
     ],
 )

@@ -188,7 +188,7 @@ def test_every_catalog_loads_and_keeps_its_limits(batches, prompts, drafts, rows
             "at most 64 requests",
         ),
         ({"batches": (1, 3), "mixed_prefill": True, "mixed_declared": True}, "power of two"),
-        ({"mixed_prefill": True, "mixed_declared": True, "mixed_sizes": MixedSizes(batch_step=4)}, "multiple of 8"),
+        ({"mixed_prefill": True, "mixed_declared": True, "mixed_sizes": MixedSizes(batch_step=6)}, "multiple of 4"),
         ({"mixed_prefill": True, "mixed_declared": True, "mixed_sizes": MixedSizes(prompt_step=32)}, "multiple of 64"),
         ({"prefill_capacities": (16,), "mixed_prefill": True, "mixed_declared": True}, "multiple of 64"),
     ],

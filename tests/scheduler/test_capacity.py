@@ -63,8 +63,8 @@ def test_fixed_verification_refuses_graphs_that_divide_their_own_rows():
         (shape(GraphKind.SCORED_PREFILL, 2, prompt=64), "B = 1"),
         (shape(GraphKind.SPECULATIVE, 2, 3, 4, 6), "needs an allocation"),
         (shape(GraphKind.MIXED, 1, prompt=64), "power of two"),
-        (shape(GraphKind.MIXED, 3, prompt=64), "power of two or a multiple of 8"),
-        (shape(GraphKind.MIXED, 12, prompt=64), "power of two or a multiple of 8"),
+        (shape(GraphKind.MIXED, 3, prompt=64), "power of two or a multiple of 4"),
+        (shape(GraphKind.MIXED, 10, prompt=64), "power of two or a multiple of 4"),
         (shape(GraphKind.MIXED, 72, prompt=64), "from 2 to 64"),
         (GraphShape(GraphKind.MIXED, 8, prefill_capacity=64, prompt_rows=5), "at most 4 prompts"),
         (shape(GraphKind.MIXED, 2, 8, 9, prompt=64), "at most 8"),
@@ -110,8 +110,8 @@ def test_batch_steps_go_through_the_concurrency(step, concurrency, buckets):
 
 
 def test_steps_that_no_graph_can_have_are_refused():
-    with pytest.raises(InvalidCatalog, match="steps of 12; it must be a multiple of 8"):
-        mixed_batch_buckets((2,), 12, 64)
+    with pytest.raises(InvalidCatalog, match="steps of 10; it must be a multiple of 4"):
+        mixed_batch_buckets((2,), 10, 64)
     with pytest.raises(InvalidCatalog, match="steps of 96 tokens; it must be a multiple of 64"):
         mixed_prompt_buckets((64,), 96)
     assert mixed_prompt_buckets((16, 64, 300), 0) == (64,)
