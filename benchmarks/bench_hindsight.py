@@ -20,6 +20,7 @@ import dataclasses
 import functools
 import math
 import pathlib
+from typing import Any
 
 from policy_runs import (
     BUDGETS,
@@ -72,8 +73,10 @@ def base_run(data: str, gpu: str, trace: str, half: int, share: float) -> Run:
     return Run(data, CATALOGS[gpu], arrivals, requests, 1.0, "balanced", skip=half * requests)
 
 
-def scenarios(data: str, half: int, share: float, workers: int, out: pathlib.Path | None = None) -> dict[Scenario, Run]:
-    """Every scenario's run at its rate, for any policy."""
+def scenarios(
+    data: str, half: int, share: float, workers: int, out: pathlib.Path | None = None, **disturbed: Any
+) -> dict[Scenario, Run]:
+    """Every scenario's run at its rate, for any policy. `disturbed`: fields of the run that saturation does not have."""
     pairs = [(gpu, trace) for gpu in CATALOGS for trace in TRACES]
     tasks = [
         dataclasses.replace(base_run(data, *pair, half, share), policy=f"budget:{budget}", unpadded=True)
@@ -83,7 +86,7 @@ def scenarios(data: str, half: int, share: float, workers: int, out: pathlib.Pat
     rates = run_all(tasks, functools.partial(saturated_rate_at, out), workers, "saturation")
     found: dict[Scenario, Run] = {}
     for i, (gpu, trace) in enumerate(pairs):
-        run = base_run(data, gpu, trace, half, share)
+        run = dataclasses.replace(base_run(data, gpu, trace, half, share), **disturbed)
         most = max(rates[i * len(SATURATING_BUDGETS) : (i + 1) * len(SATURATING_BUDGETS)])
         arrivals = workload(run).arrivals
         span_s = ((arrivals[-1].time_ns or 0) - (arrivals[0].time_ns or 0)) / 1e9
@@ -162,10 +165,17 @@ def main() -> None:
     parser.add_argument("--out", type=pathlib.Path, metavar="DIR", help="keep one JSON file per run here, and go on")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--share", type=float, default=1.0, help="of the requests; for trying the script out")
+    parser.add_argument("--noise", type=float, default=0.0, help="of every step: standard deviation of its logarithm")
+    parser.add_argument("--drift", type=float, default=0.0, help="slow change of every graph, as a share")
+    parser.add_argument("--slots", type=int, default=64, help="request slots; rates stay those of 64")
+    parser.add_argument(
+        "--wrong", default="", metavar="SHAPE", help="a graph whose first nine measurements are 1.6 times too long"
+    )
     options = parser.parse_args()
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
-    found = scenarios(str(options.data), options.half, options.share, options.workers, options.out)
+    disturbed = {name: getattr(options, name) for name in ("noise", "drift", "slots", "wrong")}
+    found = scenarios(str(options.data), options.half, options.share, options.workers, options.out, **disturbed)
     if options.only:
         found = {s: run for s, run in found.items() if any(word in " ".join(s) for word in options.only)}
     runs = {scenario: columns(run, options.policies) for scenario, run in found.items()}
