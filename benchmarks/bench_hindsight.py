@@ -76,7 +76,7 @@ def base_run(data: str, gpu: str, trace: str, half: int, share: float) -> Run:
 def scenarios(
     data: str, half: int, share: float, workers: int, out: pathlib.Path | None = None, **disturbed: Any
 ) -> dict[Scenario, Run]:
-    """Every scenario's run at its rate, for any policy. `disturbed`: fields of the run that saturation does not have."""
+    """Every scenario's run at its rate, for any policy. `disturbed`: fields that the saturated runs do not have."""
     pairs = [(gpu, trace) for gpu in CATALOGS for trace in TRACES]
     tasks = [
         dataclasses.replace(base_run(data, *pair, half, share), policy=f"budget:{budget}", unpadded=True)
