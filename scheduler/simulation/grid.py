@@ -57,8 +57,13 @@ class GraphGrid:
         return found[: next((i + 1 for i, batch in enumerate(found) if batch >= most), len(found))]
 
     def capacities(self, measured: list[int]) -> list[int]:
-        """The prompt capacities, ascending."""
-        if self.prompt_step:
+        """The prompt capacities, ascending; none where none were measured. Raises SimulationError."""
+        if self.prompt_step and measured:
+            if self.prompt_step > measured[-1]:
+                raise SimulationError(
+                    f"the prompt step is {self.prompt_step}; the largest measured prompt capacity is {measured[-1]}: "
+                    "take a smaller step"
+                )
             return list(range(self.prompt_step, measured[-1] + 1, self.prompt_step))
         if not self.prompt_halves:
             return measured
@@ -77,7 +82,7 @@ def shapes_on_grid(
 
     Wider speculative and mixed graphs stay as they were measured, with the grid's prompt rows. A mixed graph of B rows
     takes the time of B - 1 decoders and a full prompt capacity: unlike a measured row's, none of its rows is left out.
-    Raises InvalidTable.
+    Raises InvalidTable and SimulationError.
     """
     measured = scheduler_shapes(table, request_slots, draft_tokens, allocation)
     if grid.is_measured:

@@ -87,6 +87,21 @@ def test_every_batch_is_for_graphs_that_only_decode(table):
     }  # fmt: skip
 
 
+def test_a_catalog_without_mixed_graphs_gets_none_from_a_grid():
+    rows = [line for line in CATALOG.splitlines() if not line.startswith("mixed")]
+    found = by_label(
+        shapes_on_grid(parse_catalog("\n".join(rows), "c.csv"), GraphGrid(batch_step=4, prompt_step=64), 8)
+    )
+    assert [label for label in found if not label.startswith("decode")] == [
+        f"prefill:B1:C{capacity}" for capacity in (64, 128, 192, 256)
+    ]
+
+
+def test_a_prompt_step_beyond_the_largest_measured_capacity_is_refused(table):
+    with pytest.raises(SimulationError, match="is 512; the largest measured prompt capacity is 256: take a smaller"):
+        shapes_on_grid(table, GraphGrid(prompt_step=512), 16)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [({"prompt_rows": 5}, "from 1 to 4"), ({"batch_step": 3}, "multiple of 4"), ({"prompt_step": 32}, "of 64")],
