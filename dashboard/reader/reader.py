@@ -74,7 +74,7 @@ class Reader:
                 async with asyncio.timeout(self._answer_s):
                     return await _asked(control, call)
             except TimeoutError:
-                self._end()  # it would hold up every other view too
+                self._end(control)  # it would hold up every other view too
                 raise ReaderFailed(_SLOW.format(self._answer_s)) from None
             except (OtherEndClosed, ConnectionError):
                 self._end(control)
