@@ -2,8 +2,8 @@
 
 An offer of copies stands in for learned drafts, so with a draft head the better of the two is taken, by a running
 mean of the drafts accepted per round. Copies begin with the best mean there is, so that each request tries them; a
-match that is passed over brings its mean back a little, so that they are tried again when the text changes. Whoever
-has no right copy to show waits for a trial (copy_trials).
+completion after which they are not even looked for brings their mean back a little, so that they are tried again when
+the text changes. Whoever has no right copy to show waits for a trial (copy_trials).
 
 An offer that the next round does not take is withdrawn: while it stands nothing may be queued behind that round.
 """
