@@ -63,7 +63,7 @@ def first_outputs(connection: sa.Connection, now: dt.datetime) -> Latencies:
     return joined(read_latencies(connection, recent, MOST), read_latencies(connection, older, MOST))
 
 
-def ended(connection: sa.Connection, now: dt.datetime) -> Latencies:
+def latencies_of_ended(connection: sa.Connection, now: dt.datetime) -> Latencies:
     """The requests that ended in the minute."""
     arrived = requests.c.arrived_at
     within = [arrived >= now - LONGEST, arrived <= now, requests.c.finished_at >= now - MINUTE]

@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from dashboard.queries.last_minute import Waiting, ended, first_outputs, plan_groups, waiting_requests
+from dashboard.queries.last_minute import Waiting, first_outputs, latencies_of_ended, plan_groups, waiting_requests
 from dashboard.queries.latencies import Percentiles, percentiles
 from service.store.engines import read_transaction
 from service.store.tables import engine_runs, plans, policy_versions, requests, trace_gaps
@@ -62,7 +62,7 @@ def read_now(engine: sa.Engine, now: dt.datetime) -> Now:
             tokens=sum(group["output_tokens"] for group in groups),
             busy_ms=_busy_ms(groups),
             first_token=percentiles(first_outputs(connection, now).start_ms),
-            between=percentiles(ended(connection, now).between_ms),
+            between=percentiles(latencies_of_ended(connection, now).between_ms),
             gaps=int(connection.execute(sa.select(sa.func.count()).select_from(trace_gaps)).scalar_one()),
             newest_gap=_one(connection, sa.select(trace_gaps).order_by(trace_gaps.c.id.desc()).limit(1)),
             last_plan_at=connection.execute(sa.select(sa.func.max(plans.c.committed_at))).scalar(),

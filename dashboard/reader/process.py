@@ -7,10 +7,12 @@ cannot be written. NUMBER is an inherited socket over which the service hands ov
 
 from __future__ import annotations
 
+import signal
+
 from service.process import guard_child, leave
 
 if __name__ == "__main__":
-    guard_child()  # before the imports that take seconds
+    guard_child(signal.SIGKILL)  # before the imports that take seconds
 
 import asyncio
 import contextlib
@@ -48,7 +50,7 @@ _NO_MEMORY = "This needs more memory than a view may have; ask for a shorter spa
 
 def main() -> int:
     """Answers until the service closes its end, or ends."""
-    guard_child()
+    guard_child(signal.SIGKILL)  # nothing is written here, and one that is stopped ends too
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     start = msgspec.json.decode(sys.stdin.buffer.read(), type=Start)
     app = dashboard_for(start)
