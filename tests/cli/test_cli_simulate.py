@@ -106,7 +106,7 @@ def test_a_policy_file_and_a_newcomer_memory_are_used(simulate, files):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--policy", "quick"), "'quick' is no policy and no file; policies are balanced, interactive, throughput, budget:N"),
+        (("--policy", "quick"), "'quick' is no policy and no file; policies are balanced, interactive, throughput"),
         (("--policy", "budget:0"), "budget:0: the number must be at least 1"),
         (("--policy", "fixed:4"), "speculation needs an acceptance file: --acceptance FILE"),
         (("--draft-tokens", "3"), "speculation needs an acceptance file: --acceptance FILE"),
