@@ -76,16 +76,19 @@ class Panel:
             parts.append(_text(self.left - 6, y + 4, _ms(value), "end", INK, 11))
         return parts
 
-    def line(self, line: Sequence[Point], ink: str, joined: bool = True) -> list[str]:
-        """Points with their labels, joined where they are one line."""
+    def line(self, line: Sequence[Point], ink: str, joined: bool = True, left: bool = False) -> list[str]:
+        """Points with their labels, joined where they are one line; `left`: labels stand on that side."""
         places = [self.at(x, y) for _, x, y in line]
         parts = []
         if joined:
             path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
             parts.append(f'<path d="{path}" fill="none" stroke="{ink}" stroke-width="1.5"/>')
-        for (label, _, _), (x, y) in zip(line, places, strict=True):
+        lowest = math.inf  # labels of one line that would lie on each other are moved down
+        for (label, _, _), (x, y) in sorted(zip(line, places, strict=True), key=lambda one: one[1][1]):
             parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{ink}"/>')
-            parts.append(_text(x + 6, y - 5, label, "start", ink, 11))
+            label_y = y + 4 if lowest == math.inf else max(y + 4, lowest + 11)
+            lowest = label_y
+            parts.append(_text(x - 7 if left else x + 7, label_y, label, "end" if left else "start", ink, 11))
         return parts
 
 
@@ -96,11 +99,15 @@ def _span(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _round_numbers(span: tuple[float, float]) -> list[float]:
-    """1, 2 and 5 times powers of ten within a logarithmic span."""
+    """1, 2 and 5 times powers of ten within a logarithmic span; more where these are fewer than two."""
     low, high = span
     decades = range(math.floor(low / math.log(10)), math.ceil(high / math.log(10)) + 1)
     found = [factor * 10.0**decade for decade in decades for factor in (1, 2, 5)]
-    return [value for value in found if low <= math.log(value) <= high]
+    inside = [value for value in found if low <= math.log(value) <= high]
+    if len(inside) > 1:
+        return inside
+    finer = [factor * 10.0**decade for decade in decades for factor in (1, 1.2, 1.4, 1.6, 2, 3, 4, 5, 7)]
+    return [value for value in finer if low <= math.log(value) <= high]
 
 
 def _ms(value: float) -> str:
@@ -123,7 +130,7 @@ def picture(cells: dict[Scenario, dict[str, dict[str, float]]], grid: str) -> st
         presets = points(found, PRESETS, [name.partition("@")[0] for name in PRESETS])
         left = MARGIN + place * (PANEL + MARGIN + GAP)
         panel = Panel(left, " · ".join(scenario), [*rivals, *own, *presets])
-        parts += panel.frame() + panel.line(rivals, RIVAL_INK) + panel.line(own, OWN_INK)
+        parts += panel.frame() + panel.line(rivals, RIVAL_INK) + panel.line(own, OWN_INK, left=True)
         parts += panel.line(presets, PRESET_INK, joined=False)
     width = MARGIN + len(cells) * (PANEL + MARGIN + GAP)
     legend = (
