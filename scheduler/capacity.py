@@ -117,7 +117,7 @@ def _powers_of_two(first: int, last: int) -> tuple[int, ...]:
 
 
 def mixed_batch_buckets(buckets: Iterable[int], step: int, concurrency: int) -> tuple[int, ...]:
-    """Those of `buckets` that a MIXED graph can have, and every multiple of `step` through `concurrency` requests.
+    """The powers of two of `buckets` within S12's bounds, and every multiple of `step` through `concurrency` requests.
 
     `step` 0: none beside them. The last multiple is the first that holds all of them, within the bounds of S12.
     Raises InvalidCatalog for a step that is no multiple of 4.
