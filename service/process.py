@@ -28,36 +28,37 @@ EXIT_DEADLINE = 70
 """Exit code of a process that did not stop in time (EX_SOFTWARE)."""
 
 
-def guard_child() -> None:
-    """Tie this process to its parent: SIGTERM when the parent ends, by kill -9 too. Call it from the main thread.
+def guard_child(ending: signal.Signals = signal.SIGTERM) -> None:
+    """Tie this process to its parent: a signal when the parent ends, by kill -9 too. Call it from the main thread.
 
     On Linux the kernel sends the signal; elsewhere a thread looks every half second. A parent that ended before
-    this call is noticed too, because the supervisor tells its children its pid.
+    this call is noticed too, because the supervisor tells its children its pid. `ending`: SIGKILL is for a process
+    that has nothing to close; it ends one that is stopped, too, which SIGTERM does only once it goes on.
     """
     expected = supervisor_pid() or os.getppid()
-    if not _kernel_guard():
-        threading.Thread(target=_poll_parent, args=(expected,), name="parent-guard", daemon=True).start()
+    if not _kernel_guard(ending):
+        threading.Thread(target=_poll_parent, args=(expected, ending), name="parent-guard", daemon=True).start()
     if os.getppid() != expected:
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), ending)
 
 
-def _kernel_guard() -> bool:
-    """Ask the kernel for SIGTERM at the parent's death; False where there is no such call."""
+def _kernel_guard(ending: signal.Signals) -> bool:
+    """Ask the kernel for a signal at the parent's death; False where there is no such call."""
     if not sys.platform.startswith("linux"):
         return False
     try:
         libc = ctypes.CDLL(None, use_errno=True)
-        return bool(libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0) == 0)
+        return bool(libc.prctl(PR_SET_PDEATHSIG, int(ending), 0, 0, 0) == 0)
     except (OSError, AttributeError):
         return False
 
 
-def _poll_parent(expected: int) -> None:
-    """Off Linux: wait until the parent changes, then send this process SIGTERM."""
+def _poll_parent(expected: int, ending: signal.Signals) -> None:
+    """Off Linux: wait until the parent changes, then send this process the signal."""
     pause = threading.Event()
     while os.getppid() == expected:
         pause.wait(POLL_S)
-    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), ending)
 
 
 def install_stop_handler(callback: Callable[[], None], deadline_s: float) -> Callable[[], None]:
