@@ -157,7 +157,7 @@ DECISION = np.dtype(
         ("sigma_ms", _F),
         ("late", _I),  # 1: lateness has a price and a target
         ("gap_ms", _F),  # that target of a gap between outputs, G
-        ("late_horizon_ms", _F),  # the horizon that World.late was last filled for, -1.0 before
+        ("late_horizon_ms", _F),  # the horizon of the amounts SERVED and UNSERVED, -1.0 before
         ("late_all", _F),  # at that horizon the sum over all active decoders, each of them served
         ("late_none", _F),  # likewise, none of them served
         ("late_marks", _I),  # candidates whose lateness was added up lane by lane

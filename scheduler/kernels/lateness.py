@@ -9,8 +9,11 @@ from scheduler.kernels.jit import inlined, inner
 
 @inner
 def late_relief(world, row):
-    """decode_late_relief of a candidate from its horizon and its decoding lanes, those of a following graph too."""
-    if world.decision[0]["late"] == 0:
+    """decode_late_relief of a candidate from its horizon and its decoding lanes, those of a following graph too.
+
+    0.0 for one whose lanes did not fit the pool: they are not there to be read, and nothing of it counts.
+    """
+    if world.decision[0]["late"] == 0 or world.decision[0]["overflow"] == 1:
         return 0.0
     first, count = row["first"], row["lanes"] - row["prompts"]
     if world.graphs[row["graph"]]["kind"] < layout.KIND_DECODE:
@@ -26,7 +29,9 @@ def late_relief(world, row):
 @inlined
 def late_relief_of(world, row, count, active):
     """late_relief() of a candidate of one graph with `count` decoding lanes, of which so many are active decoders."""
-    return _relief(world, row["horizon_ms"], row["first"], count, active) if world.decision[0]["late"] == 1 else 0.0
+    if world.decision[0]["late"] == 0 or world.decision[0]["overflow"] == 1:
+        return 0.0
+    return _relief(world, row["horizon_ms"], row["first"], count, active)
 
 
 @inner
