@@ -128,15 +128,18 @@ async def run():
     reader = Reader(Start(sys.argv[1], sys.argv[2]))
     answer = await reader.answer(Call([(b"content-type", b"application/json")], sys.argv[3].encode()))
     print(reader.pid, answer.status, flush=True)
+    if sys.argv[4] == "stopped":
+        os.kill(reader.pid, signal.SIGSTOP)
     os.kill(os.getpid(), signal.SIGKILL)
 
 asyncio.run(run())
 """
 
 
-def test_a_reader_ends_with_its_service(site, tmp_path):
+@pytest.mark.parametrize("reader", ["running", "stopped"])
+def test_a_reader_ends_with_its_service(site, tmp_path, reader):
     store, path, _ = site
-    arguments = [str(store.url), str(tmp_path), page_of(path).decode()]
+    arguments = [str(store.url), str(tmp_path), page_of(path).decode(), reader]
     done = subprocess.run(
         [sys.executable, "-c", ENDS_WITH_ITS_SERVICE, *arguments], capture_output=True, text=True, check=False
     )
