@@ -83,11 +83,16 @@ def test_the_margin_is_measured_to_the_best_other_of_the_same_score_kind(harness
     assert lonely.scheduler.plan().margin is None
 
 
-def test_small_tables_grow_until_the_decision_fits(harness, monkeypatch):
-    expected = decoding(harness, count=6).scheduler.plan()
+@pytest.mark.parametrize("preset", ["balanced", "interactive"])
+def test_small_tables_grow_until_the_decision_fits(harness, monkeypatch, preset):
+    policy = PolicyConfig.preset(preset).merged({"decode_cadence": "off"})
+    h = decoding(harness, count=6)
+    h.scheduler.configure_policy(policy)
+    expected = h.scheduler.plan()
     monkeypatch.setattr(planning, "FIRST_CANDIDATES", 1)
     monkeypatch.setattr(planning, "FIRST_POOL", 1)
     h = decoding(harness, count=6)
+    h.scheduler.configure_policy(policy)
     assert h.scheduler.plan() == expected
     assert len(h.scheduler.all_candidates()) == expected.candidates > 1
 
