@@ -22,7 +22,8 @@ TERMS: dict[str, str] = {
     "behind it, can be read. It counts with prompt_wait_price.",
     "Late gaps": "What the graph does to gaps between outputs that are later than the target: above zero it ends them, "
     "below zero it lets them grow. It counts with decode_late_price.",
-    "Lane value": "What serving this one request added to the score before dividing by the duration.",
+    "Lane value": "What serving this one request added to the score before dividing by the duration. With "
+    "decode_late_price it holds the lateness that this spares, which compares lanes and is no part of the score.",
     "Token price": "What one of its tokens is worth beyond the base value; it grows while the request goes without.",
     "Delivery price": "What one visible burst of output is worth to this stream; it grows while it goes without.",
     "Sigma": "The time one round of service for all streams takes on the best measured graph; ages are priced with it.",

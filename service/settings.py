@@ -77,7 +77,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     scheduler_policy: Annotated[
         str | None,
         about(
-            "Start with this preset (budget:512: a token budget for comparison); a change makes a new policy version."
+            "Start with this preset (budget:512: a token budget for comparison); a change makes a new policy version. "
+            "interactive and budget:N are for --mixed-prefill."
         ),
     ] = None
     scheduler_terminal_value: Annotated[float | None, about("Start with this terminal_value.")] = None

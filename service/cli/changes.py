@@ -23,7 +23,7 @@ def changes(before: Version, after: Version) -> Changes:
 
 def change_lines(found: Changes) -> list[str]:
     """One line each, with the unit, names and values below each other."""
-    units = {c.name: "" if c.unit == "1" else f" {c.unit}" for c in COEFFICIENTS}
+    units = {c.name: "" if c.unit == "1" or c.choices else f" {c.unit}" for c in COEFFICIENTS}
     width = max(map(len, found), default=0)
     return [
         f"  {name:<{width}}  {values['before']} -> {values['after']}{units.get(name, '')}"

@@ -26,7 +26,12 @@ FURTHER_GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "Prompts that wait for their end and gaps between outputs that are late, priced by themselves; off unless set.",
         ("prompt_wait_price", "prompt_rank_age_ms", "decode_late_price", "decode_gap_weight", "decode_cadence"),
     ),
-    ("Comparison", "Plans as servers with a fixed token budget do, to see the difference.", ("token_budget",)),
+    (
+        "Comparison",
+        "Plans as servers with a fixed token budget do, to see the difference. Start from the preset balanced: other "
+        "prices that are set still choose among what the budget leaves.",
+        ("token_budget",),
+    ),
 )
 """Groups with what they are about; each is closed while it is as it comes."""
 
