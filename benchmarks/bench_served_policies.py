@@ -11,9 +11,10 @@ lognormal length (sigma 0.4, median --prompt-tokens, within a quarter and 1.7 of
 when all answers are there, so that a drift of the machine hits all alike; compare presets within a round.
 
 TTFT and gaps are the client's clock; a gap is the time between two pieces of text of one answer. The plans of each run
-are read from the store afterwards: `most_tokens` in one plan, decoding requests and prompt tokens together; `over`:
-plans of more than the budget; `passed_over`: plans that left out a request in the middle of its answer. Wall time is
-measured: on a simulated device choose --time-scale so that `device_s` is nearly `wall_s` while answers run.
+are read from the store afterwards: `engine_...`: the same without HTTP and the client; `most_tokens` in one plan,
+decoding requests and prompt tokens together; `over`: plans of more than the budget; `passed_over`: plans that left
+out a request in the middle of its answer. Wall time is measured: on a simulated device choose --time-scale so that
+`device_s` is nearly `wall_s` while answers run.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ from rich.table import Table
 WORDS = ("river", "violin", "chess", "bread", "comet", "bridge", "whale", "clock", "garden", "map", "island", "train")
 LANES = """
 SELECT p.fence, p.kind, p.reason, p.committed_ns, p.completed_ns, p.device_ms, l.request_id, l.role, l.prompt_tokens,
-    l.committed_tokens
-FROM plans p JOIN plan_lanes l USING (run_id, fence)
+    l.committed_tokens, l.published_ns, r.queue_ms + r.prefill_ms AS first_ms
+FROM plans p JOIN plan_lanes l USING (run_id, fence) JOIN requests r USING (run_id, request_id)
 WHERE p.policy_version = ? AND p.outcome = 'completed' AND p.kind IN ('prefill', 'decode', 'mixed')
 ORDER BY p.run_id, p.fence
 """
@@ -186,6 +187,22 @@ def passed_over(plans: Sequence[Sequence[sqlite3.Row]]) -> int:
     return found
 
 
+def engine_figures(plans: Sequence[Sequence[sqlite3.Row]]) -> dict[str, float]:
+    """First tokens and gaps as the engine published them, without HTTP and the client."""
+    outputs: dict[str, list[int]] = {}
+    first: dict[str, float] = {}
+    for lane in itertools.chain.from_iterable(plans):
+        if lane["committed_tokens"] and lane["published_ns"] is not None and lane["first_ms"] is not None:
+            outputs.setdefault(lane["request_id"], []).append(lane["published_ns"])
+            first[lane["request_id"]] = lane["first_ms"]
+    gaps = [(b - a) / 1e6 for times in outputs.values() for a, b in itertools.pairwise(times)]
+    return {
+        "engine_first_p50_ms": percentile(list(first.values()), 0.5),
+        "engine_first_p99_ms": percentile(list(first.values()), 0.99),
+        "engine_gap_p99_ms": percentile(gaps, 0.99),
+    }
+
+
 def plan_figures(database: pathlib.Path, version: int, preset: str) -> dict[str, float]:
     """What the store says of the plans of one version: counts, device time, and how many broke the preset's rule."""
     plans = lanes_of(database, version)
@@ -199,6 +216,7 @@ def plan_figures(database: pathlib.Path, version: int, preset: str) -> dict[str,
         "over": sum(count > budget for count in tokens) if budget else 0,
         "passed_over": passed_over(plans),
         "device_s": sum(plan[0]["device_ms"] for plan in plans) / 1e3,
+        **engine_figures(plans),
     }
 
 
