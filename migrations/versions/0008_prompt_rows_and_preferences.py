@@ -240,6 +240,7 @@ def _copy_minutes(connection: sa.Connection, *, prompt_rows: bool) -> None:
         *[sa.Column(name, sa.Integer(), nullable=False) for name in _SHAPE[1:6]],
         sa.Column("speculation_enabled", sa.Boolean(), nullable=False),
         sa.Column("allocation", sa.Text(), nullable=False),
+        *more,  # here: integrity_check of SQLite 3.40 finds NULLs in values that come before a part of the key
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("plans", BIG, nullable=False),
         sa.Column("device_ms_sum", sa.Float(), nullable=False),
@@ -247,7 +248,6 @@ def _copy_minutes(connection: sa.Connection, *, prompt_rows: bool) -> None:
         sa.Column("selected_cost_ms_sum", sa.Float(), nullable=False),
         sa.Column("output_tokens", BIG, nullable=False),
         *[sa.Column(name, sa.Integer(), nullable=False) for name in _BUCKETS],
-        *more,
         sa.PrimaryKeyConstraint(*key, name="pk_plan_minutes"),
         sqlite_with_rowid=False,
     )
