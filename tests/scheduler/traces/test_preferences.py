@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from scheduler import GraphKind, GraphShape, PolicyConfig, Reason
+from scheduler import GraphKind, GraphShape, PolicyConfig, Reason, layout, planning
 from scheduler.records import ImageSpan
 from tests.scheduler.differential.scenario import INTERACTIVE
 from tests.scheduler.traces.device import MS, Trace, decode, mixed, prefill, state_graph
@@ -106,3 +107,18 @@ def test_an_old_long_prompt_is_read_though_short_ones_never_cease_to_come():
     assert trace.visible["long"]
     assert come > 60
     assert trace.visible["short 40"][0] < trace.visible["long"][0]
+
+
+def test_a_pool_that_grows_is_not_read_beyond_its_end_where_lateness_has_a_price():
+    policy = PolicyConfig(**{**INTERACTIVE, "decode_cadence": "off"})
+    trace = answering((*map(decode, (1, 2, 4)), prefill(64), *MIXED), policy, answers=5)
+    trace.admit("long", prompt=500, output=3)
+    trace.admit("other", prompt=500, output=3)
+    expected = trace.scheduler.plan()
+    assert expected.parts.decode_late_relief != 0.0
+    planner = next(part for part in vars(trace.scheduler).values() if isinstance(part, planning.Planner))
+    for size in range(1, 17, 2):
+        planner._pool = np.zeros((2, size), np.int64)
+        planner._candidates = layout.zeros(layout.CANDIDATE, 512)
+        planner._collect_arguments()
+        assert trace.scheduler.plan() == expected
