@@ -71,10 +71,14 @@ def without_days(found):
     return found.drop_columns(["recorded_on"])
 
 
+def typed(schema):
+    """Columns and their types by name: what a later version added stands where that database puts it."""
+    return sorted((field.name, str(field.type)) for field in schema)
+
+
 def test_a_table_keeps_its_values_and_types(filled, export):
     found = without_days(export("SELECT * FROM plans ORDER BY run_id, fence"))
-    assert found.schema.names == [column.name for column in plans.columns]
-    assert found.schema.types == [arrow_type(column) for column in plans.columns]
+    assert typed(found.schema) == sorted((column.name, str(arrow_type(column))) for column in plans.columns)
     with read_transaction(filled) as connection:
         rows = connection.execute(sa.select(plans).order_by(plans.c.run_id, plans.c.fence)).mappings().all()
     assert len(rows) == 60
@@ -90,7 +94,7 @@ def test_both_databases_give_the_same_columns(name, filled, export, helios, sqli
         fill(engine)
     engine.dispose()
     assert helios("sql", f"SELECT * FROM {name}", "--database", sqlite_url, "--parquet", other).exit_code == 0
-    assert found.schema.equals(pq.read_table(other).schema)
+    assert typed(found.schema) == typed(pq.read_table(other).schema)
 
 
 def test_expressions_have_one_type_on_both_databases(filled, export):
