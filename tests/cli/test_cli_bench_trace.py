@@ -11,25 +11,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 RATIOS = {"throughput_ratio", "gap_p99_ratio", "engine_ratio"}
 
 
-@pytest.mark.parametrize(
-    ("options", "ways"),
-    [
-        ((), ["tracing off", "SQL only", "everything on", "database and collector down"]),
-        (
-            ("--faults",),
-            [
-                "no fault",
-                "recorder killed",
-                "write lock held",
-                "reader stays open",
-                "journal's disk full",
-                "database gone",
-            ],
-        ),
-    ],
-)
-def test_every_way_is_measured_in_every_round(helios, options, ways):
-    answer = helios("bench", "trace", "--pairs", 1, "--seconds", 0.3, *options, "--json")
+def test_every_way_is_measured_in_every_round(helios):
+    ways = ["tracing off", "SQL only", "everything on", "database and collector down"]
+    answer = helios("bench", "trace", "--pairs", 1, "--seconds", 0.3, "--json")
     assert answer.exit_code == 0, answer.output
     document = json.loads(answer.output)
     assert [row["way"] for row in document["rows"]] == ways
