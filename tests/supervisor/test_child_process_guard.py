@@ -40,7 +40,8 @@ def test_a_guarded_child_of_a_living_parent_goes_on():
 
 def test_without_the_kernels_help_a_thread_notices_the_parents_death():
     inner = (
-        "import signal, threading; import service.process as p; p._kernel_guard = lambda ending: False; p.POLL_S = 0.01; "
+        "import signal, threading; import service.process as p; p._kernel_guard = lambda ending: False; "
+        "p.POLL_S = 0.01; "
         "stop = threading.Event(); p.install_stop_handler(stop.set, 60); p.guard_child(); "
         "print('up', flush=True); stop.wait(); print('told', flush=True)"
     )
