@@ -38,7 +38,10 @@ class ConfidenceCalibration:
         """
         depth = len(conditional)
         believed = np.cumprod(conditional, dtype=np.float64)
-        sums = self._sums.setdefault(_way(sampling), np.full((2, self._depths), _TRUST))
+        way = _way(sampling)
+        if way not in self._sums:
+            self._sums[way] = np.full((2, self._depths), _TRUST)
+        sums = self._sums[way]
         joint = np.minimum.accumulate(np.minimum(1.0, believed * (sums[1, :depth] / sums[0, :depth])))
         before = np.concatenate(([1.0], joint[:-1]))
         found = np.isfinite(survival) & (believed > 0.0)

@@ -148,6 +148,7 @@ async def _answered(app: dash.Dash, call: Call, connection: socket.socket) -> An
 
 
 def _scope(call: Call) -> HTTPScope:
+    """What an ASGI server would give: without the keys that Litestar adds, which its type demands and nobody reads."""
     scope: HTTPScope = {  # type: ignore[typeddict-item]
         "type": "http",
         "asgi": {"version": "3.0"},

@@ -18,6 +18,8 @@ Undo: `downgrade` takes the columns away (SQLite writes the tables anew for that
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -211,11 +213,12 @@ def _grants(connection: sa.Connection) -> list[str]:
     return [f"GRANT {privilege} ON {view} TO {grantee}{option}" for view, privilege, grantee, option in found.all()]
 
 
-def _coefficient(name: str) -> sa.Column[object]:
+def _coefficient(name: str) -> sa.Column[Any]:
     if name == "decode_cadence":
         return sa.Column(name, sa.Text(), nullable=False, server_default="off")
-    kind: sa.types.TypeEngine[object] = BIG if name == "token_budget" else sa.Float()  # type: ignore[assignment]
-    return sa.Column(name, kind, nullable=False, server_default="0")
+    if name == "token_budget":
+        return sa.Column(name, BIG, nullable=False, server_default="0")
+    return sa.Column(name, sa.Float(), nullable=False, server_default="0")
 
 
 def _change_key(connection: sa.Connection, key: tuple[str, ...]) -> None:
