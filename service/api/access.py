@@ -54,7 +54,7 @@ def access_of(scope: Mapping[str, Any], *, protect_metrics: bool) -> Access:
     if isinstance(given, Access):
         return given
     template = template_of(scope)
-    if template in ("/login", "/logout") or template.startswith("/health/"):
+    if template in ("/login", "/logout", "/health") or template.startswith("/health/"):
         return Access.OPEN
     if template == "/metrics":
         return Access.READ if protect_metrics else Access.OPEN

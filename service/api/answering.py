@@ -15,7 +15,7 @@ from service.api.choices import Choices
 from service.api.context import ApiContext
 from service.api.generation import Generation
 from service.api.generation_options import Options
-from service.api.openai_objects import Wire
+from service.api.openai_objects import Json, Wire, usage
 from service.api.pieces import FinishedChoice
 from service.api.problems import answer_for
 from service.api.prompt_echo import PromptEcho
@@ -63,7 +63,7 @@ async def answer(
     choices = Choices(context, generations)
     if options.stream:
         await choices.open(ACCEPT_WAIT_S)
-        return EventStream(_events(choices, wire, options.include_usage), choices.close)
+        return EventStream(_events(choices, wire, options), choices.close)
     return await _whole(request, choices, wire)
 
 
@@ -71,7 +71,8 @@ def _submits(
     context: ApiContext, wire: Wire, options: Options, prompt: Prompt, limit: int, caller: Caller
 ) -> list[Submit]:
     """One request to the engine for each choice; the first has the answer's own id, and scores the prompt for all."""
-    stop_token_ids = list(dict.fromkeys((*context.text_model.stop_token_ids, *options.stop_token_ids)))
+    ends = () if options.ignore_eos else context.text_model.stop_token_ids
+    stop_token_ids = list(dict.fromkeys((*ends, *options.stop_token_ids)))
     return [
         Submit(
             request_id=f"{wire.id}-{index}" if index else wire.id,
@@ -112,19 +113,27 @@ async def _echoes(context: ApiContext, options: Options, prompt: Prompt) -> list
     return [PromptEcho(text, ids, starts, scored=scored) for _ in range(options.choices)]
 
 
-async def _events(choices: Choices, wire: Wire, include_usage: bool) -> AsyncGenerator[bytes, None]:
-    """The answer as events. Whatever goes wrong is the last event: the status went out long before."""
+async def _events(choices: Choices, wire: Wire, options: Options) -> AsyncGenerator[bytes, None]:
+    """The answer as events. Whatever goes wrong is the last event: the status went out long before.
+
+    The usage in a chunk counts the tokens of its own choice, as vLLM's does.
+    """
+
+    def chunk(body: Json, output_tokens: int) -> bytes:
+        return event({**body, "usage": usage(choices.prompt_tokens, output_tokens)} if options.chunk_usage else body)
+
     try:
         for index in range(len(choices.generations)):
             opening = wire.opening(index)
             if opening is not None:
-                yield event(opening)
+                yield chunk(opening, 0)
         async for index, piece in choices.pieces():
             if piece is None:
-                yield event(wire.finish(index, choices.generations[index].finish_reason or "stop"))
+                ended = choices.generations[index]
+                yield chunk(wire.finish(index, ended.finish_reason or "stop"), ended.output_tokens)
             else:
-                yield event(wire.piece(index, piece))
-        if include_usage:
+                yield chunk(wire.piece(index, piece), piece.output_tokens)
+        if options.include_usage:
             yield event(wire.totals(choices.prompt_tokens, choices.output_tokens))
         yield DONE
     except Exception as error:

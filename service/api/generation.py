@@ -163,7 +163,8 @@ class Generation:
 
     def _piece(self, release: Release) -> Piece:
         tokens = tuple(scored(self._scores.popleft(), self._answer_start + start) for start in release.starts)
-        return Piece(release.text, tokens)
+        answer = self._answer
+        return Piece(release.text, tokens, answer.counted_tokens if answer.stopped else self.output_tokens)
 
     def _take_scores(self, tokens: Tokens) -> None:
         if self._submit.logprobs is None:

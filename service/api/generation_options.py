@@ -22,6 +22,7 @@ USED = SAMPLING_FIELDS | {
     "n",
     "stop",
     "stop_token_ids",
+    "ignore_eos",
     "logprobs",
     "prompt_logprobs",
     "user",
@@ -55,17 +56,21 @@ class Options:
     """How to answer. `max_tokens` None means the endpoint's default.
 
     `choices`: answers to the same prompt. `logprobs` and `prompt_logprobs`: the likeliest tokens to report beside each
-    token of the answer and the prompt, from 0 to MOST_LOGPROBS; None reports nothing.
+    token of the answer and the prompt, from 0 to MOST_LOGPROBS; None reports nothing. `include_usage`: a stream ends
+    with the usage of the whole answer; `chunk_usage`: every chunk of it says the usage so far. `ignore_eos`: the
+    model's own end tokens do not end the answer, `stop`, `stop_token_ids` and `max_tokens` do.
     """
 
     model: str
     stream: bool
     include_usage: bool
+    chunk_usage: bool
     max_tokens: int | None
     choices: int
     sampling: Sampling
     stop: tuple[str, ...]
     stop_token_ids: tuple[int, ...]
+    ignore_eos: bool
     logprobs: int | None
     prompt_logprobs: int | None
 
@@ -92,15 +97,18 @@ def read_options(
     if metadata is not None and not isinstance(metadata, dict):
         raise BadRequest(f"metadata must be an object, not {describe(metadata)}.", "metadata")
     stream = boolean(body, "stream")
+    include_usage, chunk_usage = _usage_in_stream(body, stream)
     return Options(
         model=model,
         stream=stream,
-        include_usage=_include_usage(body, stream),
+        include_usage=include_usage,
+        chunk_usage=chunk_usage,
         max_tokens=integer(body, "max_tokens", least_tokens, MAX_TOKENS),
         choices=integer(body, "n", 1, MOST_CHOICES) or 1,
         sampling=read_sampling(body, vocab_size),
         stop=stop_strings(body),
         stop_token_ids=read_stop_token_ids(body, vocab_size),
+        ignore_eos=boolean(body, "ignore_eos"),
         logprobs=logprobs,
         prompt_logprobs=_prompt_logprobs(body, stream),
     )
@@ -129,14 +137,21 @@ def _check_neutral(body: Body, neutral: Mapping[str, tuple[Any, ...]]) -> None:
         raise BadRequest(f"{name} is not supported yet. {hint}", name, "unsupported_parameter")
 
 
-def _include_usage(body: Body, stream: bool) -> bool:
+def _usage_in_stream(body: Body, stream: bool) -> tuple[bool, bool]:
+    """`include_usage` and `continuous_usage_stats` of `stream_options`, as vLLM takes them together: usage in every
+    chunk comes with the usage at the end, unless the latter is declined; then neither comes.
+    """
     options = body.get("stream_options")
     if options is None:
-        return False
+        return False, False
     if not isinstance(options, dict):
         raise BadRequest(f"stream_options must be an object, not {describe(options)}.", "stream_options")
     if not stream:
         raise BadRequest("stream_options is only allowed when stream is true.", "stream_options")
-    check_names(options, {"include_usage", "include_obfuscation"}, "stream_options.")
+    check_names(options, {"include_usage", "include_obfuscation", "continuous_usage_stats"}, "stream_options.")
     boolean(options, "include_obfuscation", "stream_options.include_obfuscation")
-    return boolean(options, "include_usage", "stream_options.include_usage")
+    continuous = boolean(options, "continuous_usage_stats", "stream_options.continuous_usage_stats")
+    included = boolean(options, "include_usage", "stream_options.include_usage")
+    if options.get("include_usage") is None:
+        included = continuous
+    return included, included and continuous

@@ -1,4 +1,4 @@
-"""GET /health/live, /health/ready and /."""
+"""GET /health/live, /health/ready, which is /health too, and /."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ async def live() -> Response[bytes]:
     return json_response({"status": "live"})
 
 
-@get("/health/ready", tags=["health"])
+@get(["/health/ready", "/health"], tags=["health"])
 async def ready(request: Request[Any, Any, Any]) -> Response[bytes]:
-    """Whether requests are answered now; 503 with the reasons if not.
+    """Whether requests are answered now; 503 with the reasons if not. Load generators ask for it at /health.
 
     `warnings` are for people: a server that loses its trace still serves, so a load balancer must keep it.
     """

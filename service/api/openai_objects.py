@@ -33,7 +33,7 @@ def usage(prompt_tokens: int, output_tokens: int) -> Json:
 
 
 class Wire(Protocol):
-    """How one endpoint writes an answer. `usage` in chunks is null when it was asked for, and comes last.
+    """How one endpoint writes an answer. `usage` in chunks is null when it was asked for at the end alone.
 
     `index` is the choice's number, from 0.
     """

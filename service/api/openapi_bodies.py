@@ -54,6 +54,10 @@ def _number(low: float, high: float, default: float, description: str) -> Schema
     return Schema(type=OpenAPIType.NUMBER, minimum=low, maximum=high, default=default, description=description)
 
 
+def _flag(description: str) -> Schema:
+    return Schema(type=OpenAPIType.BOOLEAN, default=False, description=description)
+
+
 def _integer(low: int, high: int, description: str) -> Schema:
     return Schema(type=OpenAPIType.INTEGER, minimum=low, maximum=high, description=description)
 
@@ -101,14 +105,26 @@ _OPTIONS = {
         max_items=MOST_STOP_TOKENS,
         description="tokens that end the answer and are not part of it",
     ),
+    "ignore_eos": _flag(
+        "the model's own end tokens do not end the answer; stop, stop_token_ids and max_tokens still do"
+    ),
     "prompt_logprobs": _integer(
         0,
         MOST_LOGPROBS,
         "beside each prompt token but the first, which has null, the likeliest tokens in its place; not with stream; "
         + _LOGPROB_RULE,
     ),
-    "stream": Schema(type=OpenAPIType.BOOLEAN, default=False),
-    "stream_options": Schema(type=OpenAPIType.OBJECT, properties={"include_usage": _FLAG}),
+    "stream": _flag("the answer comes as server-sent events"),
+    "stream_options": Schema(
+        type=OpenAPIType.OBJECT,
+        properties={
+            "include_usage": _flag("a last chunk without choices has the usage of the whole answer"),
+            "continuous_usage_stats": _flag(
+                "every chunk has the usage so far of its choice; brings the last chunk too, and nothing where "
+                "include_usage is false"
+            ),
+        },
+    ),
     "user": _TEXT,
     "metadata": _OBJECT,
     "store": Schema(type=OpenAPIType.BOOLEAN, enum=[False]),

@@ -88,7 +88,7 @@ class OriginGuard(ASGIMiddleware):
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
         headers = Headers.from_scope(scope)
         if scope["type"] == ScopeType.HTTP:
-            probed = scope["path"] == "/metrics" or scope["path"].startswith("/health/")
+            probed = scope["path"] in ("/metrics", "/health") or scope["path"].startswith("/health/")
             check_host(headers, loopback_only=self._loopback_only and not probed)
             if scope["method"] not in _SAFE_METHODS:
                 check_origin(headers)

@@ -24,10 +24,14 @@ class ScoredToken:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Piece:
-    """Text, possibly empty, and tokens where log-probabilities are reported. Pieces joined are the answer."""
+    """Text, possibly empty, and tokens where log-probabilities are reported. Pieces joined are the answer.
+
+    `output_tokens`: how many the engine had made for this answer when the piece became certain; 0 for an echo.
+    """
 
     text: str
     tokens: tuple[ScoredToken, ...] = ()
+    output_tokens: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

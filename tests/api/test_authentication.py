@@ -28,7 +28,7 @@ from service.credentials.files import add_credential, revoke_credential
 from service.settings import Settings
 from service.store.database import open_database
 
-OPEN = ("/login", "/logout", "/health/live", "/health/ready", "/metrics")
+OPEN = ("/login", "/logout", "/health/live", "/health/ready", "/health", "/metrics")
 READS = ("/api/", "/schema", "/dashboard")
 SAFE = ("GET", "HEAD", "OPTIONS")
 READING_POSTS = ("/api/sql",)

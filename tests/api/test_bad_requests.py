@@ -108,6 +108,7 @@ def test_max_tokens_must_be_a_positive_integer(api, value, stream):
         ("prompt_logprobs", [-1, 21, 1.5, "1", True]),
         ("stream", [1, "true", [], 0]),
         ("stream_options", [1, [], "x"]),
+        ("ignore_eos", [1, 0, "true", [], {}]),
         ("user", [1, [], "x" * 5000]),
         ("metadata", [1, "x", []]),
         ("model", [None, "", 1, [], "x" * 600]),
@@ -196,7 +197,6 @@ def test_wrong_combinations_in_chats_are_named(small_api, fields, param):
         ({"echo": False, "max_tokens": 0}, "max_tokens"),
         ({"prompt_logprobs": 0, "stream": True}, "prompt_logprobs"),
         ({"n": 2, "best_of": 1}, "best_of"),
-        ({"ignore_eos": True}, "ignore_eos"),
         ({"min_tokens": 1}, "min_tokens"),
     ],
 )
@@ -315,7 +315,8 @@ def test_both_names_of_max_tokens_at_once_are_refused(api):
 def test_stream_options_without_stream_are_refused(api):
     refused(api.chat(stream_options={"include_usage": True}), 400, "stream_options")
     refused(api.chat(stream=True, stream_options={"usage": True}), 400, "stream_options.usage")
-    refused(api.chat(stream=True, stream_options={"include_usage": 1}), 400, "stream_options.include_usage")
+    for flag in ("include_usage", "continuous_usage_stats"):
+        refused(api.chat(stream=True, stream_options={flag: 1}), 400, f"stream_options.{flag}")
 
 
 def test_a_large_body_is_413_by_its_announced_and_by_its_real_length(api):

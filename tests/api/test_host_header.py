@@ -43,6 +43,7 @@ def test_a_loopback_server_lets_nothing_be_read_or_changed_under_another_name(ap
         assert "localhost" in answer.text
     assert api.http.get("/health/live", headers={"Host": host}).status_code == 200
     assert api.http.get("/health/ready", headers={"Host": host}).status_code == 200
+    assert api.http.get("/health", headers={"Host": host}).status_code == 200
     assert api.http.get("/metrics", headers={"Host": host}).status_code == 200
 
 

@@ -47,6 +47,16 @@ def test_absent_and_null_options_change_nothing(api: Api):
         assert (submit.logprobs, submit.prompt_logprobs) == (None, None)
 
 
+@pytest.mark.parametrize("ignored", [True, False])
+def test_end_tokens_that_are_ignored_end_nothing_but_the_callers_own_still_do(api: Api, ignored):
+    api.chat(ignore_eos=ignored)
+    api.complete(ignore_eos=ignored, stop_token_ids=[3, END], stop="x", max_tokens=5)
+    chat, completion = api.engine.submits
+    assert chat.stop_token_ids == ([] if ignored else [END])
+    assert completion.stop_token_ids == ([3, END] if ignored else [END, 3])
+    assert (completion.host_stop, completion.max_output_tokens) == (True, 5)
+
+
 @pytest.mark.parametrize(("sent", "told"), [(-1, 0), (0, 0), (1, 1), (2**31 - 1, 2**31 - 1)])
 def test_top_k_keeps_all_tokens_where_clients_say_so_in_either_way(api: Api, sent, told):
     api.complete(top_k=sent)

@@ -93,6 +93,47 @@ def test_a_usage_chunk_comes_only_when_asked_for(api, options):
     assert all(item["usage"] is None for item in items[:-2])
 
 
+def counts(items: list) -> list[tuple[int, int] | None]:
+    """Prompt and output tokens in each chunk's usage."""
+    usages = [item.get("usage") for item in items if item != "[DONE]"]
+    return [used and (used["prompt_tokens"], used["completion_tokens"]) for used in usages]
+
+
+@pytest.mark.parametrize("options", [{}, {"include_usage": True}])
+def test_usage_so_far_is_in_every_chunk_when_asked_for_and_the_whole_comes_last(api, options):
+    prompt = len("[user]Hi[assistant]")
+    items = stream(api, stream_options={"continuous_usage_stats": True, **options})
+    assert counts(items) == [(prompt, tokens) for tokens in (0, 3, 5, 6, 7, 7)], (
+        "the end token counts, as it always did"
+    )
+    assert [len(item["choices"]) for item in items[:-1]] == [1, 1, 1, 1, 1, 0]
+    assert items[-2]["usage"]["total_tokens"] == prompt + 7
+
+
+def test_usage_so_far_is_not_sent_to_whoever_declines_usage(api):
+    items = stream(api, stream_options={"continuous_usage_stats": True, "include_usage": False})
+    assert counts(items) == [None] * 5
+
+
+def test_usage_so_far_never_counts_what_lies_behind_a_stop_string(api):
+    api.engine.script = lambda _: [ids("ab"), ids("cd.efgh"), HOLD]
+    items = stream(api, stop=".", stream_options={"continuous_usage_stats": True})
+    assert text_of(items) == "abcd"
+    assert [tokens for _, tokens in counts(items)] == [0, 2, 5, 5, 5]
+
+
+def test_usage_so_far_is_that_of_a_chunks_own_choice_and_an_echo_has_none(api):
+    api.engine.script = lambda submit: [ids("ab" if submit.sampling.seed == 4 else "c"), ("length", None)]
+    options = {"continuous_usage_stats": True}
+    answer = api.complete(stream=True, stream_options=options, n=2, seed=4, echo=True, max_tokens=2)
+    chunks = [json.loads(data) for data in events(answer.text)[:-1]]
+    of_choice = {index: [c for c in chunks[:-1] if c["choices"][0]["index"] == index] for index in (0, 1)}
+    assert [c["choices"][0]["text"] for c in of_choice[0]] == ["Hi", "ab", ""]
+    assert counts(of_choice[0]) == [(2, 0), (2, 2), (2, 2)]
+    assert counts(of_choice[1]) == [(2, 0), (2, 1), (2, 1)]
+    assert counts(chunks[-1:]) == [(2, 3)]
+
+
 def test_completions_send_usage_in_the_same_way(api):
     answer = api.complete(stream=True, stream_options={"include_usage": True})
     last = json.loads(events(answer.text)[-2])

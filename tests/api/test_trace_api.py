@@ -133,6 +133,10 @@ def test_readiness_gives_its_reasons(api: Api):
         answer = api.http.get("/health/ready")
         assert answer.status_code == 503
         assert word in answer.json()["reasons"][0]
+        asked_elsewhere = api.http.get("/health")
+        assert (asked_elsewhere.status_code, asked_elsewhere.json()) == (503, answer.json())
+    api.engine.state = "ready"
+    assert strict(api.http.get("/health")) == body
 
 
 def test_an_engine_that_is_connected_but_does_not_move_makes_the_server_unready(sqlite_url, tmp_path):

@@ -6,12 +6,16 @@ cached prefixes, drafts, mixed graphs or preemption. No timing is asserted; gaps
 
 from __future__ import annotations
 
+import itertools
+import json
+
 import pytest
 from waiting import wait_until
 
 from tests.e2e.byte_server import (
     CONTEXT_TOKENS,
     FIXED_WIDTH,
+    MODEL,
     MODES,
     REQUEST_SLOTS,
     Fleet,
@@ -224,3 +228,35 @@ def test_the_turn_behind_a_stop_string_finds_all_of_the_answer_in_the_cache(heli
     query = "SELECT * FROM requests WHERE request_id = :id AND finished_at IS NOT NULL"
     (row,) = wait_until(lambda: helios.rows(query, id=replied.request_id), "the second turn's end in SQL")
     assert row["cached_tokens"] == said.prompt_tokens + length
+
+
+@pytest.mark.parametrize("mode", [MODES[0], MODES[8]], ids=lambda mode: mode.name, indirect=True, scope="module")
+def test_a_load_generator_gets_all_its_tokens_from_a_model_that_would_end_and_reads_their_number_as_they_come(helios):
+    assert helios.http.get("/health").status_code == 200
+    (end,) = helios.http.post("/v1/tokenize", json={"prompt": "<|end|>"}).json()["tokens"]
+    asked = {"prompt": short_prompt(2), "max_tokens": 12, "temperature": 0}
+    ended = raw_completion(helios, **asked, logit_bias={str(end): 100})
+    assert ended[-1]["usage"]["completion_tokens"] == 1
+    assert ended[-2]["choices"][0]["finish_reason"] == "stop"
+    went_on = raw_completion(helios, **asked, logit_bias={str(end): 100}, ignore_eos=True)
+    assert went_on[-1]["usage"]["completion_tokens"] == 12
+    assert went_on[-2]["choices"][0]["finish_reason"] == "length"
+    own = raw_completion(helios, **asked, logit_bias={str(end): 100}, ignore_eos=True, stop_token_ids=[end])
+    assert own[-1]["usage"]["completion_tokens"] == 1
+    text = raw_completion(helios, **asked, ignore_eos=True)
+    told = [chunk["usage"]["completion_tokens"] for chunk in text]
+    assert told == sorted(told)
+    assert (told[0] >= 1, told[-1]) == (True, 12)
+    written = itertools.accumulate(len(chunk["choices"][0]["text"]) for chunk in text[:-1])
+    assert all(characters <= tokens for characters, tokens in zip(written, told, strict=False)), "a byte is a token"
+
+
+def raw_completion(helios, **fields):
+    """The chunks of a streamed completion, as they are."""
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {"model": MODEL, "stream": True, "stream_options": options, **fields}
+    answered = helios.http.post("/v1/completions", json=body, timeout=60)
+    assert answered.status_code == 200, answered.text
+    lines = [line.removeprefix("data: ") for line in answered.text.splitlines() if line]
+    assert lines.pop() == "[DONE]"
+    return [json.loads(line) for line in lines]
