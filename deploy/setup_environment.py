@@ -158,7 +158,7 @@ def install_torch(index: str, *, again: bool) -> None:
 
 def compile_kernels() -> None:
     """So that no start of the server waits for it. A failure here is shown again, with its cause, by the server."""
-    step(6, "the scheduler's kernels, compiled once for this processor (two to three minutes)")
+    step(6, "the scheduler's kernels, compiled once for this processor (one to two minutes)")
     started = time.monotonic()
     code = subprocess.run([PYTHON, "-m", "scheduler.kernels"], cwd=ROOT, check=False).returncode
     print(f"      {'done' if code == 0 else 'not done'} in {time.monotonic() - started:.0f} s", flush=True)

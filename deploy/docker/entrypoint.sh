@@ -3,7 +3,7 @@
 #
 # - The scheduler's kernels, compiled when the image was built, are laid into the data volume: numba reads a cache only
 #   where it may also write, and the image is read-only. On a processor of another kind than the builder's they are
-#   compiled again (two to three minutes, once), and kept in the volume.
+#   compiled again (one to two minutes, once), and kept in the volume.
 # - HELIOS_DATABASE_PASSWORD_FILE becomes a password file of libpq in memory, so that the password is neither in the
 #   command line nor in the environment nor in a URL that is stored or printed.
 # - HELIOS_FIRST_CREDENTIALS_FILE is laid where --credentials-file names one that is not there yet: a mounted file cannot

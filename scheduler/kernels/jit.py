@@ -14,6 +14,7 @@ import numba
 import numpy as np
 
 from scheduler import layout
+from scheduler.kernels.linking import add_part, linked_once
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -60,12 +61,14 @@ def inner(function: _F) -> _F:
     Called by kernels only: without wrappers for Python, which took most of the compile time, and without counting
     references to arrays, which took most of the run time: a part is passed a dozen of them.
     """
+    add_part(function.__qualname__)
     compiled: _F = numba.njit(error_model="numpy", _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
     return compiled
 
 
 def inlined(function: _F) -> _F:
     """An `inner` part that is short or often called: its code replaces the call, which passes a hundred words."""
+    add_part(function.__qualname__)
     options = {"error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     compiled: _F = numba.njit(forceinline=True, **options)(function)
     return compiled
@@ -76,6 +79,7 @@ def allocating(function: _F) -> _F:
 
     _nrt says so: without it such a part would take over its caller's setting.
     """
+    add_part(function.__qualname__)
     compiled: _F = numba.njit(error_model="numpy", _nrt=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
     return compiled
 
@@ -84,7 +88,8 @@ def entry(signature: Any) -> Callable[[_F], _F]:
     """A kernel called from Python, compiled when its module is imported, or read from the cache."""
 
     def compile_now(function: _F) -> _F:
-        compiled: _F = numba.njit(signature, cache=True, error_model="numpy", no_cfunc_wrapper=True)(function)
+        with linked_once():
+            compiled: _F = numba.njit(signature, cache=True, error_model="numpy", no_cfunc_wrapper=True)(function)
         return compiled
 
     return compile_now

@@ -39,17 +39,23 @@ def load_kernels(cache_root: Path | None = None) -> types.ModuleType:
     """The module scheduler.kernels.entries, compiled or read from the cache under `cache_root`.
 
     The default is numba's own setting (NUMBA_CACHE_DIR), else ~/.cache/helios/kernels. Two processes may start at
-    once: numba replaces its files atomically. Compiling takes two to three minutes, once.
+    once: numba replaces its files atomically. Compiling takes one to two minutes, once.
     """
     directory = _cache_directory(cache_root)
     numba = importlib.import_module("numba")
-    numba.config.CACHE_DIR = str(directory)
-    entries = importlib.import_module(f"{_PACKAGE}.entries")
+    entries = load_module("entries", cache_root)
     if numba.config.DISABLE_JIT:  # nothing was compiled
         return entries
     with contextlib.suppress(OSError):  # a cache that cannot be written costs time at the next start, nothing else
         _marker(directory).touch()
     return entries
+
+
+def load_module(name: str, cache_root: Path | None = None) -> types.ModuleType:
+    """One module of the kernels, with the entries that it holds compiled or read from the cache."""
+    numba = importlib.import_module("numba")
+    numba.config.CACHE_DIR = str(_cache_directory(cache_root))
+    return importlib.import_module(f"{_PACKAGE}.{name}")
 
 
 @functools.cache

@@ -87,7 +87,7 @@ def prepare_kernels() -> None:
     """Load the scheduler's compiled kernels, after a line on standard error when they must be compiled first."""
     if not kernels_are_cached():
         command = click.get_current_context().command_path
-        click.echo(f"{command}: compiling the scheduler's kernels, once; it takes two to three minutes", err=True)
+        click.echo(f"{command}: compiling the scheduler's kernels, once; it takes one to two minutes", err=True)
     load_kernels()
 
 

@@ -105,7 +105,7 @@ def load_device(settings: Settings, source: ModelSource, stopped: Callable[[], b
         _say(f"{what} ({share:.0%})")
 
     if not kernels_are_cached():
-        _say("compiling the scheduler's kernels, once for this version; it takes two to three minutes")
+        _say("compiling the scheduler's kernels, once for this version; it takes one to two minutes")
     load_kernels()
     rehearse(device.shapes)
     progress(f"loaded; preparing {catalog_summary(device.shapes)}", 0.0)
