@@ -37,10 +37,12 @@ def create_dashboard(
     status: Status = nothing_to_tell,
     guards: GuardControl | None = None,
     previews: Previews | None = None,
+    mixed_prefill: bool = True,
 ) -> dash.Dash:
     """The dashboard over a trace store; mount it with dashboard.asgi.mount. Reads only, but for the last ones.
 
     `status` gives what the banner on every page says. Without `guards` or `previews` the policy page offers none.
+    `mixed_prefill`: whether the server prepared graphs that read a prompt beside running answers.
     """
     app = dash.Dash(
         "helios-dashboard",
@@ -60,7 +62,7 @@ def create_dashboard(
     app.server.add_exception_handler(RefusedInput, _refused)
     app.server.add_exception_handler(DependencyException, _no_such_script)
     app.layout = shell  # made anew for each caller
-    room = ControlRoom(engine, control, guards=guards, previews=previews)
+    room = ControlRoom(engine, control, guards=guards, previews=previews, mixed_prefill=mixed_prefill)
     _register_router(app, room)
     banner.register(app, status)
     guard_place.register(app, room)

@@ -20,7 +20,8 @@ Result = TypeVar("Result")
 class ControlRoom:
     """Passed to every page when the dashboard is made; pages keep nothing between callbacks.
 
-    Without `guards` or `previews` the policy page says that they are not available.
+    Without `guards` or `previews` the policy page says that they are not available. `mixed_prefill`: whether the server
+    prepared graphs that read a prompt beside running answers.
     """
 
     engine: sa.Engine
@@ -28,6 +29,7 @@ class ControlRoom:
     reads: Reads = dataclasses.field(default_factory=Reads)
     guards: GuardControl | None = None
     previews: Previews | None = None
+    mixed_prefill: bool = True
 
     async def read(self, query: Callable[[sa.Engine], Result]) -> Result:
         """Runs `query` in a thread, since SQL would hold up the event loop and with it every stream.

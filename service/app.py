@@ -77,10 +77,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             reasons, warnings = await server_status(app.state["context"])
             return [*reasons, *warnings]
 
-        reader = Reader(Start(settings.database, str(settings.previews_dir)))
+        reader = Reader(Start(settings.database, str(settings.previews_dir), settings.mixed_prefill))
         previews = Previews(settings.previews_dir, settings.database, store)
         guards = GuardControl(control)
-        dashboard = create_dashboard(engine=store, control=control, status=status, guards=guards, previews=previews)
+        dashboard = create_dashboard(
+            engine=store,
+            control=control,
+            status=status,
+            guards=guards,
+            previews=previews,
+            mixed_prefill=settings.mixed_prefill,
+        )
         try:
             app = create_app(
                 settings,

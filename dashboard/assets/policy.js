@@ -29,6 +29,8 @@
 
     helios.needsWho = (who, target) => !(who || "").trim() || target === null || target === undefined;
 
+    helios.isNotBudget = (preset) => preset !== "budget";
+
     helios.sameAs = (value) => value;
 
     helios.askAgain = (tick, busy) => (busy ? clientside.no_update : tick);

@@ -15,10 +15,13 @@ READY = b"+"
 
 
 class Start(msgspec.Struct, frozen=True):
-    """What a reader is told first: the store's address, and the folder of the previews."""
+    """What a reader is told first: the store's address, the folder of the previews, and whether the server prepared
+    graphs that read a prompt beside running answers.
+    """
 
     database: str
     previews_dir: str
+    mixed_prefill: bool = True
 
 
 class Call(msgspec.Struct, frozen=True):

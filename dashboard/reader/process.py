@@ -66,7 +66,13 @@ def dashboard_for(start: Start) -> dash.Dash:
     store = open_database(start.database, readonly=True)
     control = PolicyControl(store, _no_engine)
     previews = Previews(pathlib.Path(start.previews_dir), start.database, store)
-    app = create_dashboard(engine=store, control=control, guards=GuardControl(control), previews=previews)
+    app = create_dashboard(
+        engine=store,
+        control=control,
+        guards=GuardControl(control),
+        previews=previews,
+        mixed_prefill=start.mixed_prefill,
+    )
     watch_inputs(app)
     return app
 

@@ -14,6 +14,7 @@ from litestar.response import Redirect
 
 from service.api.context import ApiContext, context_of
 from service.api.responses import json_response
+from service.control.fit import misfit
 from service.journal.status import CAUSES, WARNINGS
 from service.store.gaps import count_gaps_since
 from service.store.liveness import REPLACED, was_replaced
@@ -75,11 +76,19 @@ async def server_status(context: ApiContext) -> tuple[list[str], list[str]]:
         *([UNREACHABLE] if not replaced and gaps is None else []),
         *([context.gate.keys.problem] if context.gate is not None and context.gate.keys.problem else []),
         *([context.policy_trouble] if context.policy_trouble and not replaced else []),
+        *_policy_warnings(context),
         *_trace_warnings(context.settings.engine_metrics_path),
         *_store_warnings(context.settings.recorder_metrics_path),
         *_gap_warnings(gaps),
     ]
     return reasons, warnings
+
+
+def _policy_warnings(context: ApiContext) -> list[str]:
+    """What the policy that the engine uses lacks on this server."""
+    used = context.control.used
+    found = None if used is None else misfit(used, mixed_prefill=context.settings.mixed_prefill)
+    return [] if found is None else [found]
 
 
 def _is_silent(metrics: pathlib.Path) -> bool:

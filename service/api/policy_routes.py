@@ -15,6 +15,7 @@ from service.api.openapi_bodies import PolicyOperation, RollbackOperation
 from service.api.responses import json_response
 from service.api.trace_routes import filters_of, whole_number
 from service.control.checks import MAX_ACTOR, MAX_NOTE
+from service.control.fit import misfit
 from service.control.policy import PolicyVersion
 
 AnyRequest = Request[Any, Any, Any]
@@ -40,8 +41,11 @@ def policy_object(version: PolicyVersion) -> dict[str, Any]:
     }
 
 
-def _answer(version: PolicyVersion) -> Response[bytes]:
-    return json_response(policy_object(version), headers={"ETag": f'"{version.version}"', "Cache-Control": "no-cache"})
+def _answer(request: AnyRequest, version: PolicyVersion) -> Response[bytes]:
+    """The version in force, and what it lacks on this server."""
+    found = misfit(version.config, mixed_prefill=context_of(request).settings.mixed_prefill)
+    body = {**policy_object(version), "warnings": [] if found is None else [found]}
+    return json_response(body, headers={"ETag": f'"{version.version}"', "Cache-Control": "no-cache"})
 
 
 def expected_version(request: AnyRequest) -> int:
@@ -84,7 +88,7 @@ def unknown_fields(body: dict[str, Any], known: tuple[str, ...]) -> dict[str, st
 @get("/api/policy", tags=["policy"])
 async def get_policy(request: AnyRequest) -> Response[bytes]:
     """The policy in force; its ETag is what a change sends as If-Match."""
-    return _answer(await context_of(request).control.current())
+    return _answer(request, await context_of(request).control.current())
 
 
 def wanted_values(body: dict[str, Any], problems: dict[str, str]) -> dict[str, Any]:
@@ -114,7 +118,7 @@ async def put_policy(request: AnyRequest) -> Response[bytes]:
         raise Unprocessable(problems)
     control = context_of(request).control
     version = await control.change(expected_version=expected, **wanted, actor=actor, note=note)
-    return _answer(version)
+    return _answer(request, version)
 
 
 @get("/api/policy/history", tags=["policy"])
@@ -149,4 +153,4 @@ async def rollback(request: AnyRequest) -> Response[bytes]:
     version = await context_of(request).control.rollback(
         expected_version=expected, to_version=target, actor=actor, note=note
     )
-    return _answer(version)
+    return _answer(request, version)

@@ -179,6 +179,8 @@ def _print_change(before: dict[str, Any], after: dict[str, Any], as_json: bool) 
         click.echo(f"nothing changed: version {after['version']} stays")
     else:
         click.echo("\n".join([_headline(after), *change_lines(found)]))
+    if not as_json:  # where they are in the answer
+        _warn(after)
 
 
 def _print_version(version: dict[str, Any], as_json: bool) -> None:
@@ -192,6 +194,13 @@ def _print_version(version: dict[str, Any], as_json: bool) -> None:
         for c in COEFFICIENTS
     ]  # fmt: skip
     print_table(["coefficient", "value", "default", "unit", "meaning"], rows)
+    _warn(version)
+
+
+def _warn(version: dict[str, Any]) -> None:
+    """What the server says of the policy, on standard error."""
+    for line in version.get("warnings", []):
+        click.echo(f"warning: {line}", err=True)
 
 
 def _headline(version: dict[str, Any]) -> str:

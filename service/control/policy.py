@@ -24,7 +24,7 @@ import sqlalchemy as sa
 from opentelemetry.trace import NoOpTracer, Tracer
 
 from scheduler.errors import InvalidPolicy
-from scheduler.policy import CoefficientValue
+from scheduler.policy import CoefficientValue, PolicyConfig
 from service.control.errors import ChangeInProgress, ChangeRefused, ControlError, EngineDidNotAnswer, InvalidChange
 from service.control.guard_rows import settle_guards
 from service.control.proposals import (
@@ -106,6 +106,7 @@ class PolicyControl:
         self._withdrawn: set[int] = set()
         self._owes_engine = False
         self._in_engine: int | None = None
+        self._used: PolicyConfig | None = None
 
     @property
     def store(self) -> sa.Engine:
@@ -115,6 +116,11 @@ class PolicyControl:
     def now(self) -> dt.datetime:
         """The wall clock that versions and guards are dated by, aware UTC."""
         return self._now()
+
+    @property
+    def used(self) -> PolicyConfig | None:
+        """The policy that this process gave the engine or found in it last, without a look into the store; or None."""
+        return self._used
 
     @property
     def owes_engine(self) -> bool:
@@ -180,7 +186,7 @@ class PolicyControl:
             if told:
                 await self._hand_over(found.current, found.withdrawn)
             self._owes_engine = False
-            self._in_engine = found.current.version
+            self._note(found.current)
             return told
 
     async def follow(self) -> bool:
@@ -288,13 +294,17 @@ class PolicyControl:
             async with asyncio.timeout(self._apply_timeout_s):
                 told = {} if withdraws is None else {"withdraws": withdraws}
                 fence = await self._apply(version.version, values, **told)
-                self._in_engine = version.version
+                self._note(version)
                 return fence
         except TimeoutError as error:
             raise EngineDidNotAnswer(
                 f"the engine did not acknowledge version {version.version} within {self._apply_timeout_s:g} s; "
                 "the policy in force is unchanged. Look at /health/ready and try again"
             ) from error
+
+    def _note(self, version: PolicyVersion) -> None:
+        """The engine has this version."""
+        self._in_engine, self._used = version.version, version.config
 
     async def _give_back(self, current: PolicyVersion, pending: PolicyVersion) -> bool:
         """Gives the engine the version in force instead of the pending one; owed when it does not answer."""

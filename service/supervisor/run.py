@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from scheduler.policy import PolicyConfig
+from service.control.fit import misfit
 from service.control.start import POLICY_FLAGS
 from service.recorder.priority import AGAIN
 from service.settings import EngineStart, Settings, child_environment
@@ -203,6 +205,9 @@ class Supervisor:
                 f"the policy cannot be read ({policy.complaint}); the engine starts with version {policy.version}, "
                 "which was in force before"
             )
+        found = misfit(PolicyConfig.balanced().merged(policy.coefficients), mixed_prefill=self._settings.mixed_prefill)
+        if found is not None:
+            self._report.say(f"warning: {found}")
         self._run_id = files.new_run_id()
         return EngineStart(
             settings=self._settings,

@@ -15,11 +15,11 @@ from service.store.database import open_database
 
 
 @pytest.fixture
-def control_api(_sqlite_template, tmp_path):
+def control_api(request, _sqlite_template, tmp_path):
     shutil.copy(_sqlite_template, tmp_path / "helios.db")
     store = open_database(f"sqlite:///{tmp_path / 'helios.db'}")
     resolve_initial_policy(store, Settings(data_dir=str(tmp_path), database=str(store.url), threads=1))
-    with serving(store, tmp_path) as api:
+    with serving(store, tmp_path, mixed_prefill=getattr(request, "param", False)) as api:
         yield api
     store.dispose()
 
@@ -85,6 +85,34 @@ def test_a_preset_is_shown_by_its_name(control_api, preset, changed):
     assert (body["preset"], body["version"]) == (preset, 2)
     assert body["coefficients"].items() >= changed.items()
     assert control_api.http.get("/api/policy").json() == body
+
+
+@pytest.mark.parametrize("control_api", [False, True], ids=["without-mixed", "mixed"], indirect=True)
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"preset": "interactive"}, "(interactive)"),
+        ({"preset": "budget:512"}, "(budget:512)"),
+        ({"coefficients": {"decode_cadence": "on", "token_fairness": 3}}, "(decode_cadence=on)"),
+        ({"coefficients": {"token_budget": 9, "token_fairness": 3}}, "(token_budget=9)"),
+        ({"preset": "throughput"}, None),
+        ({"coefficients": {"prompt_wait_price": 5}}, None),
+    ],
+)
+def test_a_policy_that_wants_mixed_graphs_is_warned_of_where_there_are_none(control_api, request, change, name):
+    mixed = request.node.callspec.params["control_api"]
+    told = control_api.http.get("/api/policy").json()["warnings"] + control_api.http.get("/health").json()["warnings"]
+    assert told == []
+    body = put(control_api, change).json()
+    ready = control_api.http.get("/health/ready")
+    assert (ready.status_code, ready.json()["warnings"]) == (200, body["warnings"])
+    assert control_api.http.get("/api/policy").json() == body
+    assert len(body["warnings"]) == (name is not None and not mixed)
+    for line in body["warnings"]:
+        assert name in line
+        assert "--mixed-prefill --mixed-prompt-rows 4" in line
+    back = control_api.http.post("/api/policy/rollback", headers={"If-Match": '"2"'}).json()
+    assert (back["warnings"], control_api.http.get("/health/ready").json()["warnings"]) == ([], [])
 
 
 def test_a_preset_that_there_is_not_is_answered_with_the_forms(control_api):

@@ -80,6 +80,31 @@ def test_the_preset_interactive_is_one_choice_and_its_group_is_open_once_it_is_i
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+def test_a_budget_is_a_preset_with_a_number(page: Page, address: str, store: sa.Engine) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    open_policy(page, address)
+    number = page.locator("#policy-budget")
+    expect(number).to_be_hidden()
+    field(page, "Token fairness").fill("3")
+    page.locator("#policy-preset").click()
+    page.get_by_role("option", name="budget:N").click()
+    expect(page.locator("#policy-diff")).to_contain_text("token_budget0512")
+    expect(field(page, "Token fairness")).to_have_value("16")
+    for wrong in ("0", "many"):
+        number.fill(wrong)
+        expect(page.get_by_text("must be a whole number from 1 to 1,048,576")).to_be_visible()
+    expect(page.locator("#policy-diff")).to_contain_text("token_budget0512")
+    number.fill("768")
+    expect(page.locator("#policy-diff")).to_contain_text("token_budget0768")
+    sign(page)
+    apply(page)
+    expect(page.locator("#policy-version")).to_contain_text("preset budget:768")
+    newest = versions(store)[-1]
+    assert (newest["preset"], newest["token_budget"], newest["token_fairness"]) == ("budget:768", 768, 16.0)
+    expect(number).to_be_hidden()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
 def test_every_coefficient_has_a_labelled_field_with_meaning_and_unit(page: Page, address: str) -> None:
     open_policy(page, address)
     for summary in page.locator(".further-group > summary").all():

@@ -59,6 +59,18 @@ def test_policy_set_takes_a_preset_by_itself(helios, control, preset):
     assert control.calls[-1][3]["preset"] == preset
 
 
+def test_what_the_server_says_of_a_policy_is_a_warning_beside_it(helios, control):
+    warned = {**VERSION, "version": 4, "warnings": ["start it with --mixed-prefill"]}
+    control.answers["GET", "/api/policy"] = (200, VERSION)
+    control.answers["PUT", "/api/policy"] = (200, warned)
+    result = helios("policy", "set", "--preset", "interactive", "--server", control.url)
+    assert (result.exit_code, result.stderr) == (0, "warning: start it with --mixed-prefill\n")
+    control.answers["GET", "/api/policy"] = (200, warned)
+    shown = helios("policy", "show", "--server", control.url, "--json")
+    assert (json.loads(shown.stdout), shown.stderr) == (warned, "")
+    assert helios("policy", "show", "--server", control.url).stderr == "warning: start it with --mixed-prefill\n"
+
+
 @pytest.mark.parametrize("command", ["set", "guard open", "preview"])
 def test_a_preset_that_there_is_not_is_refused_with_the_forms(helios, control, command):
     result = helios("policy", *command.split(), "--preset", "budget:none", "--server", control.url)

@@ -8,8 +8,11 @@ from hypothesis import strategies as st
 
 from dashboard.errors import RefusedInput
 from dashboard.pages.policy.form import FURTHER_GROUPS, GROUPS
+from dashboard.pages.policy.outcome import draft_preview
 from dashboard.pages.policy.values import (
+    BUDGET,
     Loaded,
+    budget_preset,
     differences,
     parse_entry,
     read_draft,
@@ -46,6 +49,34 @@ def test_a_preset_is_sent_by_name_with_only_what_differs_from_it() -> None:
     assert draft.preset == "throughput"
     assert draft.to_send == {"token_fairness": 3.0}
     assert {c.coefficient.name for c in draft.changes} == {"delivery_fairness", "decode_age_price", "token_fairness"}
+
+
+def test_the_preset_budget_is_sent_by_the_number_in_the_form_with_only_what_differs_from_it() -> None:
+    draft = read_draft(LOADED, BUDGET, entries(token_budget="768"))
+    assert (draft.preset, draft.to_send) == ("budget:768", {})
+    assert [(c.coefficient.name, c.after) for c in draft.changes] == [("token_budget", 768)]
+    changed = read_draft(LOADED, BUDGET, entries(token_budget="768", token_fairness="3"))
+    assert (changed.preset, changed.to_send) == ("budget:768", {"token_fairness": 3.0})
+    off = read_draft(Loaded(8, {**BALANCED, "token_budget": 768}), BUDGET, entries())
+    assert (off.preset, off.to_send) == (None, {"token_budget": 0}), "without a number it is no such preset"
+
+
+@pytest.mark.parametrize("entry", ["", "0", "-5", "1.5", "x", "1048577", "٣", "5 ", "1" * 60])
+def test_what_is_no_budget_makes_no_preset(entry: str) -> None:
+    assert budget_preset(entry) is None
+
+
+def test_the_largest_budget_makes_a_preset() -> None:
+    assert budget_preset("1048576") == "budget:1048576"
+
+
+def test_a_draft_that_wants_mixed_graphs_says_so_where_there_are_none() -> None:
+    draft = read_draft(LOADED, BUDGET, entries(token_budget="768"))
+    assert "budget:768" in str(draft_preview(draft, mixed_prefill=False))
+    assert "--mixed-prefill" in str(draft_preview(draft, mixed_prefill=False))
+    assert "--mixed-prefill" not in str(draft_preview(draft, mixed_prefill=True))
+    other = read_draft(LOADED, None, entries(token_fairness="3"))
+    assert "--mixed-prefill" not in str(draft_preview(other, mixed_prefill=False))
 
 
 @pytest.mark.parametrize("entry", ["", "-1", "nan", "inf", "1e400", "0,5", "1_000", "0x10", "١", "1 2", "--1", "true"])

@@ -183,5 +183,7 @@ def test_a_policy_that_was_changed_while_the_engine_ran_is_the_one_in_force(fake
         decode_age_price=0.25, newcomer_memory="phase", decode_cadence="on", token_budget=512
     ).as_dict()
     assert (start["policy_version"], start["coefficients"]) == (7, wanted)
+    server.wait_for(r"helios \| warning: the policy \(token_budget=512\) loses .* Start it with --mixed-prefill")
+    assert sum("warning" in line for line in server.lines) == 1, "not of the first engine's policy"
     server.signal(signal.SIGTERM)
     assert server.wait() == 0

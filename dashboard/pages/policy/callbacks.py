@@ -18,7 +18,10 @@ from dashboard.pages.policy.address import draft_text
 from dashboard.pages.policy.layout import in_force
 from dashboard.pages.policy.show import UNAVAILABLE, history_or_same, nothing_new, result_outputs, show_result
 from dashboard.pages.policy.values import (
+    BUDGET,
+    MAX_ENTRY,
     Loaded,
+    budget_preset,
     differences,
     read_draft,
     read_entries,
@@ -29,16 +32,17 @@ from dashboard.pages.policy.values import (
     show_with_hint,
 )
 from dashboard.pages.policy.who import ACTOR_PROBLEM, signed_by
-from scheduler.policy import COEFFICIENT_BY_NAME, COEFFICIENTS, PRESETS
+from scheduler.policy import COEFFICIENT_BY_NAME, COEFFICIENTS, LARGEST_BUDGET, PRESETS, PolicyConfig
 from service.control.checks import MAX_NOTE
 
+BUDGET_PROBLEM = f"must be a whole number from 1 to {LARGEST_BUDGET:,}"
 ENTRIES = State(ids.coefficient(ALL), "value")
 ENTRY_IDS = State(ids.coefficient(ALL), "id")
 
 
 def register(app: dash.Dash, room: ControlRoom) -> None:
     """Adds the page's callbacks to `app`."""
-    _register_preview(app)
+    _register_preview(app, room)
     _register_fill(app)
     _register_apply(app, room)
     _register_rebase(app, room)
@@ -51,6 +55,7 @@ def register(app: dash.Dash, room: ControlRoom) -> None:
         Input(ids.POLICY_ACTOR, "id"),
         State(ids.POLICY_ACTOR, "readOnly"),
     )
+    in_browser(app, "isNotBudget", Output(here.BUDGET_PLACE, "hidden"), Input(ids.POLICY_PRESET, "value"))
     in_browser(app, "policyAddress", Output(here.ADDRESS, "data"), Input(here.DRAFT, "data"), first_call=False)
     in_browser(
         app,
@@ -61,7 +66,7 @@ def register(app: dash.Dash, room: ControlRoom) -> None:
     )
 
 
-def _register_preview(app: dash.Dash) -> None:
+def _register_preview(app: dash.Dash, room: ControlRoom) -> None:
     @app.callback(
         Output(ids.POLICY_DIFF, "children"),
         Output(ids.coefficient(ALL), "error"),
@@ -82,7 +87,7 @@ def _register_preview(app: dash.Dash) -> None:
         closed = bool(draft.problems) or not draft.changes or not may_change()
         # While an entry cannot be used, the address keeps the last draft that could.
         address = dash.no_update if draft.problems else draft_text(draft.changes)
-        return outcome.draft_preview(draft), errors, closed, hinted, address
+        return outcome.draft_preview(draft, room.mixed_prefill), errors, closed, hinted, address
 
 
 def _register_fill(app: dash.Dash) -> None:
@@ -90,24 +95,42 @@ def _register_fill(app: dash.Dash) -> None:
         Output(ids.coefficient(ALL), "value"),
         Output(ids.current(ALL), "children"),
         Output(ids.POLICY_PRESET, "value"),
+        Output(here.BUDGET, "error"),
         Input(ids.POLICY_PRESET, "value"),
+        Input(here.BUDGET, "value"),
         Input(ids.POLICY_RESET, "n_clicks"),
         Input(ids.POLICY_LOADED, "data"),
         ENTRY_IDS,
         State(ids.current(ALL), "id"),
         prevent_initial_call=True,
     )
-    async def fill(preset: object, _reset: object, data: object, fields: Any, shown: Any) -> tuple[Any, Any, Any]:
+    async def fill(
+        preset: object, budget: object, _reset: object, data: object, fields: Any, shown: Any
+    ) -> tuple[Any, ...]:
         loaded = read_loaded(data)
         in_force_now = [_in_force(_name(field), loaded) for field in shown]
-        if dash.ctx.triggered_id == ids.POLICY_PRESET:
-            if preset is None:
-                raise dash.exceptions.PreventUpdate
-            values = PRESETS[checks.choice("preset", preset, tuple(PRESETS))].as_dict()
-            return [show(values[_name(field)]) for field in fields], in_force_now, dash.no_update
+        if dash.ctx.triggered_id in (ids.POLICY_PRESET, here.BUDGET):
+            typed = dash.ctx.triggered_id == here.BUDGET
+            filled, problem = _from_preset(preset, budget, [_name(field) for field in fields], typed=typed)
+            return filled, in_force_now, dash.no_update, problem
         entries = checks.mapping("loaded", data).get("entries") or {}
         kept = {c.name: checks.text(c.name, entries.get(c.name, show(loaded.values[c.name]))) for c in COEFFICIENTS}
-        return [kept[_name(field)] for field in fields], in_force_now, None
+        return [kept[_name(field)] for field in fields], in_force_now, None, None
+
+
+def _from_preset(preset: object, budget: object, names: list[str], *, typed: bool) -> tuple[Any, str | None]:
+    """The fields' values under a preset, and what is wrong with the number of a budget.
+
+    `typed`: the number was typed; it leaves alone what was changed in other fields since the preset was chosen.
+    """
+    if preset is None or (typed and preset != BUDGET):
+        raise dash.exceptions.PreventUpdate
+    offered = checks.choice("preset", preset, (*PRESETS, BUDGET))
+    name = budget_preset(checks.text("budget", budget, MAX_ENTRY)) if offered == BUDGET else offered
+    if name is None:
+        return [dash.no_update] * len(names), BUDGET_PROBLEM
+    values = PolicyConfig.preset(name).as_dict()
+    return [show(values[n]) if not typed or n == "token_budget" else dash.no_update for n in names], None
 
 
 def _in_force(name: str, loaded: Loaded) -> str:

@@ -22,7 +22,7 @@ from dashboard.pages.policy.guard_form import guard_form
 from dashboard.pages.policy.history import HISTORY_COLUMNS, HISTORY_LIMIT, history_rows
 from dashboard.pages.policy.preview_panel import preview_panel
 from dashboard.pages.policy.trials import TRIALS_LIMIT, fingerprint, trial_panel, trials
-from dashboard.pages.policy.values import Loaded
+from dashboard.pages.policy.values import BUDGET, MAX_ENTRY, Loaded
 from dashboard.pages.policy.who import read_only_reason, who_field
 from scheduler.policy import PRESETS
 from service.control.guards import Guard
@@ -33,7 +33,9 @@ PRESET_WORDS = {
     "balanced": "balanced: the defaults",
     "throughput": "throughput: tokens first, no delivery fairness or decode age price",
     "interactive": "interactive: prompts by their waits, late gaps priced, no answer left out",
+    BUDGET: "budget:N: a fixed number of tokens a step, to compare with",
 }
+USUAL_BUDGET = 512
 LINKS = {False: "Try it on recorded traffic first", True: "See the preview below"}
 TICK_MS = 2000
 
@@ -125,7 +127,7 @@ def in_force(version: PolicyVersion) -> str:
 
 
 def _sidebar(shown: Shown, blocked: str) -> list[Any]:
-    presets = [{"value": name, "label": PRESET_WORDS.get(name, name)} for name in PRESETS]
+    presets = [{"value": name, "label": PRESET_WORDS.get(name, name)} for name in (*PRESETS, BUDGET)]
     problem = shown.draft.problem
     return [
         html.Section(
@@ -140,6 +142,7 @@ def _sidebar(shown: Shown, blocked: str) -> list[Any]:
                     clearable=True,
                     comboboxProps={"width": "target"},
                 ),
+                html.Div(_budget(), id=here.BUDGET_PLACE, hidden=True),
                 html.Div(id=ids.POLICY_DIFF, className="diff", role="status", **aria(live="polite")),
                 html.P("The address of this page holds the draft: send it to show it.", className="muted draft-hint"),
                 html.P(html.A(LINKS[shown.preview_id is not None], href="#preview"))
@@ -162,6 +165,16 @@ def _sidebar(shown: Shown, blocked: str) -> list[Any]:
             className="card",
         )
     ]
+
+
+def _budget() -> Any:
+    return dmc.TextInput(
+        id=here.BUDGET,
+        label="Tokens a step",
+        value=str(USUAL_BUDGET),
+        debounce=300,
+        inputProps={"inputMode": "numeric", "maxLength": MAX_ENTRY, "autoComplete": "off"},
+    )
 
 
 def _note(component_id: str) -> Any:

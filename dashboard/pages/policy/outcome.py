@@ -13,6 +13,7 @@ from dashboard.formatting import utc
 from dashboard.pages.policy.values import Change, Draft, show_with_hint
 from dashboard.routing import timeline_path
 from scheduler.policy import COEFFICIENT_BY_NAME
+from service.control.fit import misfit
 from service.control.policy import PolicyVersion
 
 
@@ -32,14 +33,18 @@ def diff_table(changes: Sequence[Change], before: str, after: str) -> Any:
     return html.Table([html.Thead(head), html.Tbody(rows)], className="diff-table")
 
 
-def draft_preview(draft: Draft) -> Any:
-    """The change before it is applied."""
+def draft_preview(draft: Draft, mixed_prefill: bool) -> Any:
+    """The change before it is applied, and what the policy would lack on a server with or without mixed graphs."""
     if draft.problems:
         count = len(draft.problems)
         return html.P(f"{count} entr{'y' if count == 1 else 'ies'} cannot be used; see the fields.", className="bad")
     if not draft.changes:
         return html.P("No difference from the version in force.", className="muted")
-    return diff_table(draft.changes, "in force", "new")
+    table = diff_table(draft.changes, "in force", "new")
+    lacking = None if draft.config is None else misfit(draft.config, mixed_prefill=mixed_prefill)
+    if lacking is None:
+        return table
+    return html.Div([table, html.P(f"{lacking[:1].upper()}{lacking[1:]}.", className="bad")])
 
 
 def applied(version: PolicyVersion, verb: str = "applied") -> Any:

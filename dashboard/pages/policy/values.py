@@ -18,6 +18,8 @@ from scheduler.errors import InvalidPolicy
 from scheduler.policy import COEFFICIENT_BY_NAME, COEFFICIENTS, PRESETS, Coefficient, CoefficientValue, PolicyConfig
 
 MAX_ENTRY = 64
+BUDGET = "budget"
+"""The preset `budget:N` as the page offers it; N is what stands in the field of `token_budget`."""
 _INTEGER = re.compile(r"[+-]?\d{1,40}", flags=re.ASCII)
 _DECIMAL = re.compile(r"[+-]?(\d{1,40}(\.\d{0,40})?|\.\d{1,40})([eE][+-]?\d{1,4})?", flags=re.ASCII)
 
@@ -46,12 +48,16 @@ class Change:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Draft:
-    """A form read against what it was loaded with. `problems` is empty or says which entries cannot be used."""
+    """A form read against what it was loaded with. `problems` is empty or says which entries cannot be used.
+
+    `config`: the policy that the form describes; None where an entry cannot be used.
+    """
 
     preset: str | None
     changes: list[Change]
     problems: dict[str, str]
     to_send: Values
+    config: PolicyConfig | None = None
 
 
 def read_loaded(value: object) -> Loaded:
@@ -115,20 +121,33 @@ def readable(coefficient: Coefficient, entry: str) -> str:
 
 def read_draft(loaded: Loaded, preset: object, entries: Mapping[str, str]) -> Draft:
     """What the form would change. Raises RefusedInput for a preset that is not offered."""
-    chosen = None if preset is None else checks.choice("preset", preset, tuple(PRESETS))
+    chosen = None if preset is None else checks.choice("preset", preset, (*PRESETS, BUDGET))
     values = {c.name: parse_entry(c, entries[c.name]) for c in COEFFICIENTS}
     try:
-        config = PolicyConfig().merged(values).as_dict()
+        drafted = PolicyConfig().merged(values)
     except InvalidPolicy as error:
         return Draft(chosen, [], error.problems, {})
+    config = drafted.as_dict()
     changes = [
         Change(c, loaded.values[c.name], config[c.name])
         for c in COEFFICIENTS
         if config[c.name] != loaded.values[c.name]
     ]
-    base = loaded.values if chosen is None else PRESETS[chosen].as_dict()
+    if chosen == BUDGET:
+        chosen = budget_preset(str(drafted.token_budget))
+    base = loaded.values if chosen is None else PolicyConfig.preset(chosen).as_dict()
     to_send = {name: value for name, value in config.items() if value != base[name]}
-    return Draft(chosen, changes, {}, to_send)
+    return Draft(chosen, changes, {}, to_send, drafted)
+
+
+def budget_preset(entry: str) -> str | None:
+    """`budget:N` for what was typed as N; None where no such preset can be."""
+    name = f"{BUDGET}:{entry}"
+    try:
+        PolicyConfig.preset(name)
+    except InvalidPolicy:
+        return None
+    return name
 
 
 def differences(before: Mapping[str, CoefficientValue], after: Mapping[str, CoefficientValue]) -> list[Change]:
