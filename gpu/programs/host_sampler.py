@@ -38,7 +38,7 @@ class HostSampler:
         self._lanes = lanes
         self._slots = lanes.host_slots.tolist()
         self._numbers = state.emitted.numpy()[lanes.host_slots].tolist()
-        self._learned = lanes.learned_lanes()
+        self._learned = lanes.learned_lanes() if len(lanes.copies[0]) else []
         self._probabilities = []
 
     def draft(self, step: int, logits: torch.Tensor) -> torch.Tensor:
@@ -66,15 +66,15 @@ class HostSampler:
         self.logprobs = [()] * active
         draws = self._lanes.host_draws.tolist()
         drawing = [lane for lane in range(active) if draws[lane]]
+        undrawn = [lane for lane in range(active) if not draws[lane]] if len(drawing) < active else []
         plain = [lane for lane in drawing if lengths[lane] == 1 and self._table.of(self._slots[lane]).takes_likeliest]
         if plain:
             self._take_likeliest(host_logits, plain, [first_rows[lane] for lane in plain])
-            drawing = [lane for lane in drawing if lane not in {*plain}]
+            drawing = sorted({*drawing} - {*plain})
         if drawing:
             self._verify_lanes(host_logits, drawing, first_rows, lengths, drafts)
-        for lane in range(active):
-            if not draws[lane]:
-                self._finite[lane] = np.isfinite(host_logits[first_rows[lane]].max())
+        for lane in undrawn:
+            self._finite[lane] = np.isfinite(host_logits[first_rows[lane]].max())
 
     def _take_likeliest(self, logits: Float32, lanes: list[int], rows: list[int]) -> None:
         """What verify_round() gives lanes without drafts that take the likeliest token and ask for nothing else."""

@@ -110,7 +110,8 @@ class InferenceProgram:
 
     def download(self, lanes: Sequence[LaneInput]) -> RoundOutput:
         """What the run did, for its lanes in order."""
-        return round_output(self.outputs, lanes, self._sampler.logprobs, self.prompt_logprobs)
+        scored = None if self._scores is None else self._scores.entries
+        return round_output(self.outputs, lanes, self._sampler.logprobs, scored)
 
     @property
     def outputs(self) -> RunOutputs:

@@ -23,7 +23,8 @@ class LaneBuffers:
     after the other in the lanes' order. prompt_starts [B]: where a lane's tokens begin there, 0 for lanes without any.
     prefill_rows int32 [R]: the prompts' lanes in their order, -1 where there are fewer.
 
-    `in_host_memory`: stage() fills the inputs themselves, so that numpy reads what the program does.
+    `in_host_memory`: stage() fills the inputs themselves, so that numpy reads what the program does. `takes_prompts`:
+    some lane can be a prompt row.
 
     Where runs are queued, stage() fills one of two copies in turn, so that the next run can be staged while the copy
     of the one before is still being read. Otherwise the inputs themselves are filled.
@@ -55,7 +56,8 @@ class LaneBuffers:
         self.slots, self.lengths, self.draws, self.copied, copies, self.prompt = parts[:-2]
         self.prompt_starts, self._sent_prefill_rows = parts[-2:]
         self.copies = copies.view(lanes, draft_depth)
-        host = np.split(self._staging.numpy(), np.cumsum(sizes)[:-1])
+        self._host = self._staging.numpy()
+        host = np.split(self._host, np.cumsum(sizes)[:-1])
         self.host_slots, self.host_lengths, self.host_draws, self._copied, host_copies, self.host_prompt = host[:-2]
         self.host_prompt_starts, self.host_prefill_rows = host[-2:]
         self._copies = host_copies.reshape(lanes, draft_depth)
@@ -65,6 +67,7 @@ class LaneBuffers:
         self.capacity = lanes
         self.prompt_rows = prompt_rows
         self.in_host_memory = not self._copies_in_turn
+        self.takes_prompts = prompt_tokens > 0
         self.upload(())
 
     def upload(self, lanes: Sequence[LaneInput]) -> None:
@@ -78,15 +81,16 @@ class LaneBuffers:
         """
         self._check_bounds(lanes)
         prompts = [row for row, lane in enumerate(lanes) if lane.prompt is not None]
-        self._staging.zero_()
-        self.host_slots[len(lanes) :] = self.padding_slot
+        count = len(lanes)
+        self._host.fill(0)
+        self.host_slots[:count] = [lane.slot for lane in lanes]
+        self.host_slots[count:] = self.padding_slot
+        self.host_lengths[:count] = [lane.rows if lane.prompt is None else len(lane.prompt) for lane in lanes]
+        self.host_draws[:count] = [lane.prompt is None or lane.finishes for lane in lanes]
         self.host_prefill_rows[: len(prompts)] = prompts
         self.host_prefill_rows[len(prompts) :] = NO_PREFILL_ROW
         start = 0
         for row, lane in enumerate(lanes):
-            self.host_slots[row] = lane.slot
-            self.host_lengths[row] = lane.rows if lane.prompt is None else len(lane.prompt)
-            self.host_draws[row] = lane.prompt is None or lane.finishes
             if lane.prompt is not None:
                 end = start + len(lane.prompt)
                 self.host_prompt[start:end] = lane.prompt
@@ -104,7 +108,8 @@ class LaneBuffers:
         """Bring what stage() wrote to the device, without waiting."""
         if self._copies_in_turn:
             self._inputs.copy_(self._copies_in_turn[turn], non_blocking=True)
-        self.prefill_rows.copy_(self._sent_prefill_rows)
+        if self.takes_prompts or not self.in_host_memory:
+            self.prefill_rows.copy_(self._sent_prefill_rows)
 
     def is_prompt(self) -> torch.Tensor:
         """Bool [B]: whether the lane is a prompt row."""
@@ -114,14 +119,14 @@ class LaneBuffers:
 
     def decoding(self, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(slots, lengths) [B] with prompt rows as inactive lanes."""
-        if not self.prompt.shape[0]:
+        if not self.takes_prompts:
             return self.slots, lengths
         prompt = self.is_prompt()
         return torch.where(prompt, self.padding_slot, self.slots), torch.where(prompt, 0, lengths)
 
     def host_decoding(self, lengths: Int64) -> tuple[Int64, Int64]:
         """decoding() in numpy, where the inputs are in the host's memory."""
-        if not self.prompt.shape[0]:
+        if not self.takes_prompts:
             return self.host_slots, lengths
         prompt = self.is_host_prompt()
         return np.where(prompt, self.padding_slot, self.host_slots), np.where(prompt, 0, lengths)

@@ -67,11 +67,16 @@ class HostProgress:
         np.maximum(self._pending[slots], 0, out=lane_tokens.numpy()[:, 0])
 
     def drawn_lengths(self, lengths: torch.Tensor) -> torch.Tensor:
+        if not self._lanes.takes_prompts:
+            return lengths
         return torch.from_numpy(np.where(self._lanes.is_host_prompt(), 1, lengths.numpy()))
 
     def advance(self, lengths: torch.Tensor, verdict: Verdict) -> torch.Tensor:
         counts, slots = verdict.counts.numpy(), self._lanes.host_slots
-        consumed = np.where(self._lanes.is_host_prompt(), lengths.numpy(), counts) * verdict.finite.numpy()
+        consumed = counts
+        if self._lanes.takes_prompts:
+            consumed = np.where(self._lanes.is_host_prompt(), lengths.numpy(), counts)
+        consumed = consumed * verdict.finite.numpy()
         self._cursor[slots] += consumed
         self._emitted[slots] += counts
         last = verdict.emitted.numpy()[self._dense, np.maximum(counts - 1, 0)]

@@ -28,13 +28,16 @@ CPU = torch.device("cpu")
 
 
 @st.composite
-def cases(draw):
-    """Lanes of distinct slots, some of them prompts; and slots at any cursor, with pages missing or not."""
+def cases(draw, prompt=PROMPT):
+    """Lanes of distinct slots, some of them prompts; and slots at any cursor, with pages missing or not.
+
+    `prompt`: how many prompt tokens the program takes; 0 for one that only decodes.
+    """
     slots = draw(st.permutations(range(SLOTS)))[: draw(st.integers(1, BATCH))]
     lanes = [LaneInput(slot, rows=draw(st.integers(1, WIDTH))) for slot in slots]
     prompt_rows = draw(st.integers(1, PROMPT_ROWS))
-    for at in draw(st.lists(st.integers(0, len(lanes) - 1), max_size=prompt_rows, unique=True)):
-        first, count = 100 * at, draw(st.integers(1, PROMPT // prompt_rows))
+    for at in draw(st.lists(st.integers(0, len(lanes) - 1), max_size=prompt_rows if prompt else 0, unique=True)):
+        first, count = 100 * at, draw(st.integers(1, prompt // prompt_rows))
         lanes[at] = LaneInput(slots[at], np.arange(first, first + count), finishes=draw(st.booleans()))
     state = SlotState(SLOTS, 4, 1, torch.float32)
     state.cursor[:SLOTS] = torch.tensor(draw(st.lists(st.integers(0, 40), min_size=SLOTS, max_size=SLOTS)))
@@ -43,7 +46,7 @@ def cases(draw):
     held = draw(st.integers(0, 4))
     state.page_table[:] = torch.arange(4 * (SLOTS + 1)).view(SLOTS + 1, 4) + 1
     state.page_table[:, held:] = PADDING_PAGE
-    buffers = LaneBuffers(BATCH, WIDTH - 1, PROMPT, SLOTS, CPU, prompt_rows=prompt_rows)
+    buffers = LaneBuffers(BATCH, WIDTH - 1, prompt, SLOTS, CPU, prompt_rows=prompt_rows)
     buffers.upload(lanes)
     return lanes, buffers, state
 
@@ -58,8 +61,17 @@ def cloned(state: SlotState) -> SlotState:
 @settings(deadline=None)
 @given(case=cases(), width=st.sampled_from([PROMPT, None]))
 def test_rows_are_those_of_torch(case, width):
+    compare_rows(case, BATCH * PROMPT if width else PROMPT + (BATCH - 1) * WIDTH, width)
+
+
+@settings(deadline=None)
+@given(case=cases(prompt=0), width=st.sampled_from([1, WIDTH]))
+def test_rows_of_decode_steps_are_those_of_torch(case, width):
+    compare_rows(case, BATCH * width, width)
+
+
+def compare_rows(case, count, width):
     _, buffers, state = case
-    count = BATCH * PROMPT if width else PROMPT + (BATCH - 1) * WIDTH
     tokens = torch.arange(BATCH * WIDTH).view(BATCH, WIDTH) + 1000
     given_ = buffers.lengths, tokens, buffers, state
     host = HostRowLayout(BATCH, count, width).lay(*given_)
@@ -71,7 +83,7 @@ def test_rows_are_those_of_torch(case, width):
 
 
 @settings(deadline=None)
-@given(case=cases(), data=st.data())
+@given(case=st.one_of(cases(), cases(prompt=0)), data=st.data())
 def test_slots_are_moved_as_torch_moves_them(case, data):
     lanes, buffers, state = case
     verdict = Verdict.empty(BATCH, WIDTH, WIDTH - 1, CPU)
