@@ -59,14 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         sock = socket.socket(fileno=int(args[1])) if len(args) > 1 else listen(settings.host, settings.port)
     except OSError as error:
-        return _refuse(
-            f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}. "
-            "Stop what uses the port or choose another one with --port"
-        )
+        return _refuse(_cannot_listen(settings, error))
     with sock:
         try:
-            text_model = load_text_model(resolve_model(settings.model))
-            store = open_database(settings.database)
+            text_model, store = load_text_model(resolve_model(settings.model)), open_database(settings.database)
         except (ModelSourceError, TextModelError, StoreError) as error:
             return _refuse(str(error))
         tracing = start_tracing(settings)
@@ -79,12 +75,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         reader = Reader(Start(settings.database, str(settings.previews_dir), settings.mixed_prefill))
         previews = Previews(settings.previews_dir, settings.database, store)
-        guards = GuardControl(control)
         dashboard = create_dashboard(
             engine=store,
             control=control,
             status=status,
-            guards=guards,
+            guards=GuardControl(control),
             previews=previews,
             mixed_prefill=settings.mixed_prefill,
         )
@@ -108,6 +103,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         store.dispose()
         tracing.stop(SPANS_S)
     return 0
+
+
+def _cannot_listen(settings: Settings, error: OSError) -> str:
+    return (
+        f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}. "
+        "Stop what uses the port or choose another one with --port"
+    )
 
 
 def _refuse(message: str) -> int:
