@@ -6,7 +6,8 @@ import dataclasses
 from typing import Any
 
 from scheduler.catalog import Catalog
-from scheduler.policy import PRESETS, PolicyConfig
+from scheduler.errors import InvalidPolicy
+from scheduler.policy import PRESET_FORMS, PRESETS, PolicyConfig
 from scheduler.scheduler import RequestScheduler
 from scheduler.shapes import Allocation, GraphKind
 from scheduler.simulation.acceptance import AcceptanceLuck, Survival
@@ -118,14 +119,20 @@ def policy_from_document(document: Any) -> PolicyConfig:
     if not isinstance(document, dict):
         raise SimulationError("a policy file holds a JSON object of coefficients")
     preset = document.get("preset")
-    if preset is not None and not (isinstance(preset, str) and preset in PRESETS):
-        raise SimulationError(f"the preset is {preset!r}; it must be one of {', '.join(sorted(PRESETS))}")
+    try:
+        base = (
+            PolicyConfig.balanced()
+            if preset is None
+            else PolicyConfig.preset(preset if isinstance(preset, str) else "")
+        )
+    except InvalidPolicy:
+        raise SimulationError(f"the preset is {preset!r}; it must be {PRESET_FORMS}") from None
     coefficients = document.get("coefficients")
     if coefficients is None:
         coefficients = {} if "preset" in document else document
     if not isinstance(coefficients, dict):
         raise SimulationError("the policy file's coefficients are no JSON object")
-    return PRESETS[preset or "balanced"].merged(coefficients)
+    return base.merged(coefficients)
 
 
 def deepest_drafts(table: MeasuredTable) -> int:

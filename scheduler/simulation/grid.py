@@ -22,10 +22,10 @@ class GraphGrid:
     """Which sizes are prepared beside the measured ones.
 
     `prompt_rows`: prompts that may share a mixed graph. `batch_step`: batches in its multiples beside the measured
-    ones; 0: the measured ones. `prompt_step`: prompt capacities in its multiples up to the largest measured one, in
-    place of the measured ones; 0: the measured ones. `prompt_halves`: capacities half-way between two measured ones
-    too, from the second on. `every_batch`: graphs that only decode for every number of requests. Raises
-    SimulationError.
+    ones; 0: the measured ones. `prompt_step`: prompt capacities of mixed graphs in its multiples up to the largest
+    measured one, beside the measured ones, as a server prepares them; 0: the measured ones. `prompt_halves`: capacities
+    half-way between two measured ones too, from the second on, of mixed graphs and of those that only read prompts.
+    `every_batch`: graphs that only decode for every number of requests. Raises SimulationError.
     """
 
     prompt_rows: int = 1
@@ -56,15 +56,19 @@ class GraphGrid:
         found = sorted({*measured, *(range(step, most + step, step) if step else ())})
         return found[: next((i + 1 for i, batch in enumerate(found) if batch >= most), len(found))]
 
+    def mixed_capacities(self, measured: list[int]) -> list[int]:
+        """The prompt capacities of mixed graphs, ascending; none where none were measured. Raises SimulationError."""
+        if not self.prompt_step or not measured:
+            return self.capacities(measured)
+        if self.prompt_step > measured[-1]:
+            raise SimulationError(
+                f"the prompt step is {self.prompt_step}; the largest measured prompt capacity is {measured[-1]}: "
+                "take a smaller step"
+            )
+        return sorted({*measured, *range(self.prompt_step, measured[-1] + 1, self.prompt_step)})
+
     def capacities(self, measured: list[int]) -> list[int]:
-        """The prompt capacities, ascending; none where none were measured. Raises SimulationError."""
-        if self.prompt_step and measured:
-            if self.prompt_step > measured[-1]:
-                raise SimulationError(
-                    f"the prompt step is {self.prompt_step}; the largest measured prompt capacity is {measured[-1]}: "
-                    "take a smaller step"
-                )
-            return list(range(self.prompt_step, measured[-1] + 1, self.prompt_step))
+        """The prompt capacities of graphs that only read prompts, ascending; none where none were measured."""
         if not self.prompt_halves:
             return measured
         between = [(low + high) // 2 for low, high in itertools.pairwise(measured[1:])]
@@ -131,7 +135,7 @@ def _fine(
         yield GraphShape(generation, batch, speculation_enabled=speculative), batch
     most = min(request_slots, MIXED_BATCH_MAX)
     for batch in grid.batches(graphs.mixed_batches, most):
-        for capacity in grid.capacities(graphs.mixed_capacities) if 2 <= batch <= MIXED_BATCH_MAX else ():
+        for capacity in grid.mixed_capacities(graphs.mixed_capacities) if 2 <= batch <= MIXED_BATCH_MAX else ():
             rows = min(grid.prompt_rows, batch)
             yield (
                 GraphShape(

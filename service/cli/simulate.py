@@ -12,8 +12,8 @@ import msgspec
 from click.core import ParameterSource
 
 from scheduler.capacity import MIXED_PROMPT_ROWS_MAX
-from scheduler.errors import SchedulerError
-from scheduler.policy import NEWCOMER_MEMORIES, PRESETS, PolicyConfig
+from scheduler.errors import InvalidPolicy, SchedulerError
+from scheduler.policy import NEWCOMER_MEMORIES, PRESET_FORMS, PRESETS, PolicyConfig
 from scheduler.shapes import Allocation
 from scheduler.simulation.acceptance import parse_acceptance
 from scheduler.simulation.baselines.naming import Baseline
@@ -149,7 +149,7 @@ def graph_options(function: Function) -> Function:
                 "--mixed-prompt-step",
                 type=click.IntRange(0),
                 default=0,
-                help="Prepare prompt capacities in its multiples (64, 128, ...), at interpolated times.",
+                help="Prepare mixed prompt capacities in its multiples too (64, 128, ...), at interpolated times.",
             ),
             click.option("--mixed-prompt-halves", is_flag=True, help="Or capacities half-way between measured ones."),
             click.option("--every-batch", is_flag=True, help="Prepare a graph to decode for every number of requests."),
@@ -184,7 +184,8 @@ def simulate(
     --wrong-capture.
 
     With --from-database recorded traffic is replayed in place of files: requests, prepared graphs, what they took and
-    how many drafts were accepted come from the trace store, and the figures stand beside what happened.
+    how many drafts were accepted come from the trace store, and the figures stand beside what happened. budget:N is
+    then the preset of a server, which plans by that rule on its own graphs, and not the baseline.
     """
     try:
         check_options(from_database)
@@ -215,11 +216,7 @@ def _replay(
     database: str, window: tuple[str | None, str | None, str | None], given: dict[str, Any], as_json: bool
 ) -> None:
     """Recorded traffic. Raises SchedulerError or OSError."""
-    policy = _policy(given["policy"], given["newcomer_memory"])
-    if not isinstance(policy, PolicyConfig):
-        raise SimulationError(
-            "--from-database replays Helios' own scheduler; a baseline needs --arrivals and --catalog"
-        )
+    policy = _own_policy(given["policy"], given["newcomer_memory"])
     document = simulate_recorded(database, *window, policy, given["seed"])
     if as_json:
         print_json(document)
@@ -277,6 +274,20 @@ def _check_acceptance_options(acceptance: pathlib.Path | None) -> None:
             raise SimulationError(f"{option.opts[0]} is about drafts, which need --acceptance FILE")
 
 
+def _own_policy(name: str, newcomer_memory: str | None) -> PolicyConfig:
+    """A server's preset, as `budget:N` is one, or the coefficients of a file. Raises SchedulerError or OSError."""
+    try:
+        found = PolicyConfig.preset(name)
+    except InvalidPolicy:
+        if not pathlib.Path(name).is_file():
+            raise SimulationError(
+                f"{name!r} is no policy of a server and no file; recorded traffic is replayed under {PRESET_FORMS}, or "
+                "a JSON file of coefficients; other baselines need --arrivals and --catalog"
+            ) from None
+        found = _policy_in(pathlib.Path(name))
+    return found if newcomer_memory is None else dataclasses.replace(found, newcomer_memory=newcomer_memory)
+
+
 def _policy(name: str, newcomer_memory: str | None) -> PolicyConfig | Baseline:
     """A preset, a baseline or the coefficients of a file. Raises SchedulerError or OSError."""
     found = policy_by_name(name)
@@ -286,15 +297,20 @@ def _policy(name: str, newcomer_memory: str | None) -> PolicyConfig | Baseline:
             raise SimulationError(
                 f"{name!r} is no policy and no file; policies are {', '.join(sorted(PRESETS))}, {BASELINES}"
             )
-        try:
-            found = policy_from_document(msgspec.json.decode(_text(path)))
-        except msgspec.DecodeError as error:
-            raise SimulationError(f"{path.name} is no JSON: {error}") from None
+        found = _policy_in(path)
     if newcomer_memory is None:
         return found
     if isinstance(found, Baseline):
         raise SimulationError(f"{name} keeps no service history; --newcomer-memory is for Helios' own policies")
     return dataclasses.replace(found, newcomer_memory=newcomer_memory)
+
+
+def _policy_in(path: pathlib.Path) -> PolicyConfig:
+    """The coefficients of a file. Raises SchedulerError or OSError."""
+    try:
+        return policy_from_document(msgspec.json.decode(_text(path)))
+    except msgspec.DecodeError as error:
+        raise SimulationError(f"{path.name} is no JSON: {error}") from None
 
 
 def _text(path: pathlib.Path) -> str:

@@ -14,6 +14,7 @@ from scheduler.policy import PolicyConfig
 from scheduler.simulation.errors import SimulationError
 from service.cli.output import Function, fail, prepare_kernels, print_table, progress_bar
 from service.cli.preview_report import figure_rows
+from service.cli.simulate_report import policy_words
 from service.control.errors import ControlError
 from service.control.preview.observed import errors_between, figures_of
 from service.control.preview.replay import machine_of, read_window, replay
@@ -120,6 +121,7 @@ def print_recorded(document: dict[str, Any]) -> None:
     """The figures for people."""
     inputs = document["inputs"]
     click.echo(f"run {inputs['run_id']}, {inputs['since']} to {inputs['until']}")
+    click.echo(f"simulated under the policy {policy_words(inputs['policy'])}, seed {inputs['seed']}\n")
     columns = ("", "happened", "simulated")
     print_table(columns, figure_rows(dict(zip(columns[1:], (document["recorded"], document["results"]), strict=True))))
     for sentence in filter(None, ((document["sampled"] or {}).get("words"), CLOSED_LOOP)):

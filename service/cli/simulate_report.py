@@ -7,11 +7,12 @@ import hashlib
 import json
 import pathlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
 
+from scheduler.policy import PolicyConfig
 from scheduler.simulation.acceptance import Survival
 from scheduler.simulation.errors import SimulationError
 from scheduler.simulation.results import Outcome
@@ -65,6 +66,8 @@ def write_results(folder: pathlib.Path, document: dict[str, Any], outcomes: Sequ
 def print_report(document: dict[str, Any], wall_s: float) -> None:
     """The figures for people; wall time is shown here only, so that the JSON stays the same."""
     results = document["results"]
+    click.echo(f"policy: {policy_words(document['inputs']['policy'])}")
+    click.echo(f"limits: {_limits(document)}\n")
     shares = ("p50", "p90", "p99", "max")
     rows = [
         {"": words, **{share: _number(results[name][share]) for share in shares}} for name, words in QUANTITIES.items()
@@ -82,6 +85,30 @@ def print_report(document: dict[str, Any], wall_s: float) -> None:
         click.echo(line)
     plans = results["plans"]
     click.echo(f"{plans:,} plans in {wall_s:.1f} s of wall time: {plans / wall_s:,.0f} a second")
+
+
+def policy_words(policy: str | Mapping[str, Any]) -> str:
+    """A policy of a document's inputs by its name, or by what it has otherwise than `balanced`."""
+    if isinstance(policy, str):
+        return f"{policy}, a baseline"
+    config = PolicyConfig().merged(policy)
+    usual = PolicyConfig().as_dict()
+    changed = ", ".join(f"{name}={value}" for name, value in config.as_dict().items() if value != usual[name])
+    return config.preset_name or f"balanced with {changed}"
+
+
+def _limits(document: dict[str, Any]) -> str:
+    """What bounded the machine, and what a good request has to keep to."""
+    inputs, goodput = document["inputs"], document["results"]["goodput"]
+    depth = 1 if isinstance(inputs["policy"], str) else inputs["queue_depth"]
+    words = [f"{inputs['slots']:,} request slots", f"{depth} frame{'s' * (depth > 1)} in flight"]
+    words.append(f"{inputs['max_context']:,} tokens of context")
+    if inputs["draft_tokens"]:
+        words.append(f"{inputs['draft_tokens']} draft tokens")
+    for name, what in (("ttft_limit_ms", "first token"), ("gap_limit_ms", "gaps")):
+        if goodput[name] is not None:
+            words.append(f"{what} within {goodput[name]:g} ms")
+    return ", ".join(words)
 
 
 def _single_figures(results: dict[str, Any]) -> list[tuple[str, str]]:

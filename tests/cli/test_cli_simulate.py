@@ -8,6 +8,8 @@ import json
 import pytest
 from recorded_traffic import record
 
+from scheduler.policy import PolicyConfig
+
 CATALOG = """kind,B,D,W,P,prefill_capacity,duration_ms
 prefill,1,0,0,64,64,3
 prefill,1,0,0,256,256,6
@@ -68,6 +70,27 @@ def test_the_table_shows_latencies_launches_and_the_speed_of_planning(simulate):
     for words in ("time to first token, ms", "gap between outputs, ms", "good requests/s", "prefill", "plans in"):
         assert words in result.stdout
     assert "2 of another mode or depth" in " ".join(result.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "policy", "limits"),
+    [
+        ((), "policy: balanced", "limits: 4 request slots, 2 frames in flight, 131,072 tokens of context"),
+        (
+            ("--policy", "budget:64", "--max-context", 2048, "--gap-limit-ms", 50),
+            "policy: budget:64, a baseline",
+            "limits: 4 request slots, 1 frame in flight, 2,048 tokens of context, gaps within 50 ms",
+        ),
+        (
+            ("--policy", "throughput", "--newcomer-memory", "phase", "--ttft-limit-ms", "200.5"),
+            "policy: balanced with delivery_fairness=0.0, decode_age_price=0.0, newcomer_memory=phase",
+            "limits: 4 request slots, 2 frames in flight, 131,072 tokens of context, first token within 200.5 ms",
+        ),
+    ],
+)
+def test_the_text_says_which_policy_and_limits_it_ran_with(simulate, options, policy, limits):
+    lines = simulate(*options).stdout.splitlines()
+    assert lines[:3] == [policy, limits, ""]
 
 
 def test_the_results_are_written_where_asked(simulate, files):
@@ -196,9 +219,13 @@ def test_recorded_traffic_is_replayed_beside_what_happened(helios, store):
     assert said["inputs"]["policy"]["decode_age_price"] == 0.0
     assert said["recorded"]["completed"] == said["results"]["completed"] == len(truth.workload.arrivals)
     assert "ttft_p50_ms" in {error["name"] for error in said["against_recorded"]}
+    budget = helios("simulate", *address, "--policy", "budget:96", "--newcomer-memory", "phase", "--json").stdout
+    assert json.loads(budget)["inputs"]["policy"] == PolicyConfig(token_budget=96, newcomer_memory="phase").as_dict()
     since = (truth.until - dt.timedelta(seconds=2)).isoformat()
-    table = helios("simulate", *address, "--since", since, "--until", truth.until.isoformat()).stdout
+    window = ("--since", since, "--until", truth.until.isoformat(), "--policy", "budget:96")
+    table = helios("simulate", *address, *window).stdout
     assert "happened" in table
+    assert "simulated under the policy budget:96, seed 0" in table
     assert "first token, p50 ms" in table
 
 
@@ -207,7 +234,10 @@ def test_recorded_traffic_is_replayed_beside_what_happened(helios, store):
     [
         (("--from-database", "none.db"), "none.db"),
         (("--from-database", "none.db", "--noise", "0.1"), "--noise: recorded traffic says this itself"),
-        (("--from-database", "none.db", "--policy", "budget:512"), "a baseline needs --arrivals"),
+        (("--from-database", "none.db", "--policy", "prefill_first"), "other baselines need --arrivals and --catalog"),
+        (("--from-database", "none.db", "--policy", "budget:0"), "or budget:N with N from 1 to 1,048,576"),
+        (("--from-database", "none.db", "--policy", "3"), "'3' is no policy of a server and no file"),
+        (("--from-database", "none.db", "--policy", "budget:512"), "none.db"),
         (("--since", "2026-01-01T00:00:00Z"), "needs --from-database"),
         ((), "--arrivals FILE is needed"),
     ],

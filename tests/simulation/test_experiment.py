@@ -163,13 +163,15 @@ def test_policies_are_found_by_name_and_in_documents():
     shown = {"version": 3, "preset": "throughput", "coefficients": {"token_fairness": 2}}
     assert policy_from_document(shown) == PolicyConfig.throughput().merged({"token_fairness": 2})
     assert policy_from_document({"preset": "throughput"}) == PolicyConfig.throughput()
+    assert policy_from_document({"preset": "budget:9"}) == PolicyConfig(token_budget=9), "the preset, not the baseline"
 
 
 @pytest.mark.parametrize(
     ("document", "words"),
     [
         ([], "JSON object of coefficients"),
-        ({"preset": "fast"}, "the preset is 'fast'"),
+        ({"preset": "fast"}, "the preset is 'fast'; it must be one of .*, or budget:N"),
+        ({"preset": "budget:0"}, "or budget:N"),
         ({"preset": ["balanced"]}, "the preset is"),
         ({"coefficients": 3}, "no JSON object"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from scheduler.capacity import mixed_prompt_buckets
 from scheduler.shapes import GraphKind
 from scheduler.simulation.errors import SimulationError
 from scheduler.simulation.grid import GraphGrid, shapes_on_grid
@@ -37,12 +38,9 @@ def test_without_a_grid_the_measured_graphs_are_prepared(table):
     assert shapes_on_grid(table, GraphGrid(), 16) == scheduler_shapes(table, 16)
 
 
-def test_a_grid_adds_batches_and_replaces_prompt_capacities_at_times_between_their_neighbours(table):
+def test_a_grid_adds_batches_and_the_prompt_capacities_of_mixed_graphs_at_times_between_their_neighbours(table):
     found = by_label(shapes_on_grid(table, GraphGrid(prompt_rows=4, batch_step=8, prompt_step=64), 16))
-    assert [label for label in found if label.startswith("prefill")] == [
-        "prefill:B1:C64", "prefill:B1:C128", "prefill:B1:C192", "prefill:B1:C256",
-    ]  # fmt: skip
-    assert found["prefill:B1:C128"] == pytest.approx(4.0)
+    assert [label for label in found if label.startswith("prefill")] == ["prefill:B1:C64", "prefill:B1:C256"]
     assert [label for label in found if label.startswith("decode")] == [
         "decode:B1", "decode:B4", "decode:B8", "decode:B16"
     ]  # fmt: skip
@@ -74,7 +72,9 @@ def test_wider_graphs_stay_as_they_were_measured(table):
 def test_batches_and_capacities_between_the_measured_ones():
     measured = [64, 128, 256, 512, 1024]
     assert GraphGrid(prompt_halves=True).capacities(measured) == [64, 128, 192, 256, 384, 512, 768, 1024]
-    assert GraphGrid(prompt_step=256).capacities(measured) == [256, 512, 768, 1024]
+    assert GraphGrid(prompt_halves=True).mixed_capacities(measured) == [64, 128, 192, 256, 384, 512, 768, 1024]
+    assert GraphGrid(prompt_step=256).mixed_capacities(measured) == [64, 128, 256, 512, 768, 1024]
+    assert GraphGrid(prompt_step=256).capacities(measured) == measured
     assert GraphGrid().batches([1, 2, 4, 8, 16, 32, 64], 40) == [1, 2, 4, 8, 16, 32, 64]
     assert GraphGrid(batch_step=8).batches([1, 2, 4, 8, 16, 32, 64], 40) == [1, 2, 4, 8, 16, 24, 32, 40]
 
@@ -93,8 +93,16 @@ def test_a_catalog_without_mixed_graphs_gets_none_from_a_grid():
         shapes_on_grid(parse_catalog("\n".join(rows), "c.csv"), GraphGrid(batch_step=4, prompt_step=64), 8)
     )
     assert [label for label in found if not label.startswith("decode")] == [
-        f"prefill:B1:C{capacity}" for capacity in (64, 128, 192, 256)
-    ]
+        "prefill:B1:C64", "prefill:B1:C256",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("step", [64, 128, 192, 256])
+def test_a_prompt_step_prepares_the_capacities_that_a_server_prepares(table, step):
+    prepared = shapes_on_grid(table, GraphGrid(prompt_step=step), 16).shapes
+    found = {kind: {s.prefill_capacity for s in prepared if s.kind is kind} for kind in GraphKind}
+    assert found[GraphKind.MIXED] == set(mixed_prompt_buckets((64, 256), step))
+    assert found[GraphKind.PREFILL] == {64, 256}
 
 
 def test_a_prompt_step_beyond_the_largest_measured_capacity_is_refused(table):
