@@ -9,9 +9,9 @@ Locks: the columns have constant defaults, so that no row of `plans` or `plan_al
     copies that table twice. The caller holds the upgrade lock. Stop the server first: an older
     recorder does not know the key. Views of an operator's own stay, also those on Helios's views.
 Undo: `downgrade` takes the columns away (SQLite writes the tables anew for that). Minutes of graphs that differ in
-    their prompt rows alone are added up. The coefficients are lost, and versions that used them go on without. On
-    PostgreSQL a view of an operator's own on plan_timeline, shape_minutes, device_histogram or graph_observations is
-    named and stops it.
+    their prompt rows alone are added up. The coefficients are lost, and versions that used them go on without: those
+    of the presets `interactive` and `budget:N` have `balanced`'s values then, and its name. On PostgreSQL a view of an
+    operator's own on plan_timeline, shape_minutes, device_histogram or graph_observations is named and stops it.
     By hand: drop the columns, with the key of step 0002 and the views of steps 0004 to 0006, then set the row of
     alembic_version to 0007.
 """
@@ -53,6 +53,10 @@ _COEFFICIENTS = (
 )
 _ADDED_TO_VIEWS = ("plan_timeline", "shape_minutes", "device_histogram", "graph_observations")
 _VIEWS = (*_ADDED_TO_VIEWS, "request_timeline")
+# `preset` names the preset whose values a version has, and both are balanced's but for the coefficients that go.
+_WITHOUT_COEFFICIENTS = (
+    "UPDATE policy_versions SET preset = 'balanced' WHERE preset = 'interactive' OR substr(preset, 1, 7) = 'budget:'"
+)
 _STEPS = (1, 1.5, 2, 3, 5, 7)
 _BOUNDS_US = (*(int(step * decade) for decade in (100, 1000, 10**4, 10**5, 10**6) for step in _STEPS), 10**7)
 _BUCKETS = (*(f"device_to_{bound}us" for bound in _BOUNDS_US), "device_over")
@@ -195,6 +199,7 @@ def downgrade() -> None:
     for table in ("plans", "plan_alternatives"):
         for name in ("prompt_rows", *_RELIEFS):
             connection.exec_driver_sql(f"ALTER TABLE {table} DROP COLUMN {name}")
+    connection.exec_driver_sql(_WITHOUT_COEFFICIENTS)
     for name in _COEFFICIENTS:
         connection.exec_driver_sql(f"ALTER TABLE policy_versions DROP COLUMN {name}")
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 import alembic.command
 import pytest
 import sqlalchemy as sa
 from factories import fill_store
 from plain_minutes import assert_minutes_equal_plans, write_minutes
 
-from scheduler.policy import COEFFICIENTS
+from scheduler.policy import COEFFICIENTS, PolicyConfig
+from service.control.versions import insert, version_of
 from service.store.database import check, migration_config, open_database, read_transaction, upgrade, write_transaction
 from service.store.errors import UpgradeBlocked
 from service.store.tables import SHAPE_COLUMNS, plan_alternatives, plan_minutes, plans, policy_versions
 
 LATER = COEFFICIENTS[-6:]
+NOW = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
 
 
 def downgrade(engine):
@@ -42,6 +46,27 @@ def test_rows_from_before_have_one_prompt_row_no_reliefs_and_coefficients_that_a
     assert_minutes_equal_plans(any_store)
     downgrade(any_store)
     assert check(store_url).revision == "0007"
+
+
+def test_a_version_of_a_preset_that_was_not_there_before_is_named_after_what_is_left_of_it(any_store, store_url):
+    made = [PolicyConfig.preset(name) for name in ("interactive", "budget:512", "throughput", "balanced")]
+    made.append(PolicyConfig.interactive().merged({"token_fairness": 3}))
+    with write_transaction(any_store) as connection:
+        numbers = [
+            insert(connection, config, state="applied", actor="anna", note="", parent=None, now=NOW).version
+            for config in made
+        ]
+    downgrade(any_store)
+    of_these = policy_versions.c.version.in_(numbers)
+    with read_transaction(any_store) as connection:
+        names = sa.select(policy_versions.c.preset).where(of_these).order_by(policy_versions.c.version)
+        found = connection.execute(names).scalars().all()
+    assert found == ["balanced", "balanced", "throughput", "balanced", None]
+    any_store.dispose()
+    upgrade(store_url)
+    with read_transaction(any_store) as connection:
+        rows = connection.execute(sa.select(policy_versions).where(of_these)).mappings().all()
+    assert all(version_of(row).config.preset_name == row["preset"] for row in rows), "the name says what the values are"
 
 
 def test_prompt_rows_are_part_of_what_a_graph_is_and_are_added_up_on_the_way_back(any_store, store_url):
