@@ -12,7 +12,7 @@ from scheduler.plans import LedgerBalances
 from service.store.queries import PlanDetail
 from service.why.columns import decision_differences
 from service.why.errors import NotReplayable
-from service.why.recorded import FenceName, recorded_plan, recorded_run
+from service.why.recorded import FenceName, recorded_plan, recorded_policy, recorded_run
 from service.why.replays import replay_decision
 from service.why.stored_log import StoredLog
 
@@ -41,10 +41,14 @@ class Replay:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Explanation:
-    """Rows as the store has them. `ledgers_after`: behind the plan's completion, None where that is not known."""
+    """Rows as the store has them. `ledgers_after`: behind the plan's completion, None where that is not known.
+
+    `policy`: see recorded_policy.
+    """
 
     run_id: str
     fence: int
+    policy: str | None
     plan: Row
     lanes: list[Row]
     alternatives: list[Row]
@@ -65,6 +69,7 @@ def explain(
     return Explanation(
         name.run_id,
         name.fence,
+        recorded_policy(engine, recorded.plan["policy_version"]),
         recorded.plan,
         recorded.lanes,
         recorded.alternatives,

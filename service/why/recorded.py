@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from service.store.engines import read_transaction
 from service.store.filters import time_range
 from service.store.queries import PlanDetail, get_plan
-from service.store.tables import engine_runs, plan_alternatives, plan_lanes, plans
+from service.store.tables import engine_runs, plan_alternatives, plan_lanes, plans, policy_versions
 from service.why.errors import NotRecorded
 
 _NAME = re.compile(r"(?P<run>.+)/(?P<fence>[0-9]{1,18})\Z")
@@ -94,6 +94,19 @@ def recorded_run(engine: sa.Engine, run_id: str) -> dict[str, Any]:
     with read_transaction(engine) as connection:
         row = connection.execute(sa.select(engine_runs).where(engine_runs.c.run_id == run_id)).mappings().one_or_none()
     return {} if row is None else dict(row)
+
+
+def recorded_policy(engine: sa.Engine, version: int) -> str | None:
+    """A policy version's preset, or else the token budget that it plans by; None where it has neither, or no row."""
+    query = sa.select(policy_versions.c.preset, policy_versions.c.token_budget).where(
+        policy_versions.c.version == version
+    )
+    with read_transaction(engine) as connection:
+        row = connection.execute(query).one_or_none()
+    if row is None:
+        return None
+    preset: str | None = row.preset
+    return preset or (f"token_budget {row.token_budget}" if row.token_budget else None)
 
 
 def recorded_plans(engine: sa.Engine, run_id: str, first: int, last: int) -> dict[int, PlanDetail]:

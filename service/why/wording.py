@@ -17,9 +17,10 @@ _MOST_DIFFERENCES = 12
 def explained(found: Explanation) -> list[str]:
     """Every line."""
     plan, others = found.plan, found.alternatives
+    policy = f"policy version {plan['policy_version']}" + (f" ({found.policy})" if found.policy else "")
     return [
         f"{found.run_id}/{found.fence}  {shape_words(plan)}  {words(plan['reason'])}  "
-        f"{utc(plan['committed_at'])}  policy version {plan['policy_version']}",
+        f"{utc(plan['committed_at'])}  {policy}",
         headline(plan, others),
         "",
         *_score(plan, others),

@@ -18,7 +18,7 @@ from service.engine.commands import use_policy
 from service.store.database import open_database, upgrade
 from service.store.decision_log import pack_calls
 from service.store.engines import write_transaction
-from service.store.tables import decision_log, engine_runs, plans, requests, trace_gaps
+from service.store.tables import decision_log, engine_runs, plans, policy_versions, requests, trace_gaps
 from tests.engine.conftest import Rig
 from tests.why.recording import RUN, stored, tee
 
@@ -85,6 +85,27 @@ def test_a_decision_is_explained_from_a_copied_file(copy):
     assert "Re-executed: the same, bit for bit" in text
     assert "observed 1.00 ms on the device" in text
     assert [path.name for path in copy.parent.iterdir() if path.suffix == ".zip"] == []
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        (PolicyConfig(token_budget=512), " (budget:512)"),
+        (PolicyConfig(token_budget=96, token_fairness=3), " (token_budget 96)"),
+        (PolicyConfig.interactive(), " (interactive)"),
+        (PolicyConfig(token_fairness=3), ""),
+        (None, ""),
+    ],
+)
+def test_the_policy_is_named_with_its_budget_where_the_store_knows_it(copy, tmp_path, config, named):
+    version = json.loads(helios("explain", f"{RUN}/40", "--database", copy, "--json"))["plan"]["policy_version"]
+    if config is not None:
+        row = {"version": version, "created_at": NOTICED, "state": "applied", "actor": "anna", "note": ""}
+        change(copy, policy_versions.insert().values(**row, preset=config.preset_name, **config.as_dict()))
+    first, *_ = helios("explain", f"{RUN}/40", "--database", copy).splitlines()
+    assert first.endswith(f"policy version {version}{named}")
+    helios("bundle", "--around", f"{RUN}/40", "--out", tmp_path / "one.zip", "--database", copy)
+    assert helios("explain", f"{RUN}/40", "--bundle", tmp_path / "one.zip").splitlines()[0] == first
 
 
 def test_every_decision_is_explained_in_json(copy):
