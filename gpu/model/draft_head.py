@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from safetensors import SafetensorError, safe_open
 
 from gpu.device import ModelError
-from gpu.model.layer import Attend, project, run_layer
+from gpu.model.layer import Attend, run_layer
 from gpu.model.linear import Linear, make_linear
+from gpu.model.row_operations import TORCH_ROWS, RowOperations
 from gpu.model.weights import Model
 
 FORMAT = "helios-draft-head-1"
@@ -47,7 +47,7 @@ class DraftHeadConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DraftHead:
-    """Everything that draft steps read. `qkv` and `gate_up` are fused as in LayerWeights.
+    """Everything that draft steps read. `qkv` and `gate_up` are fused as in LayerWeights; `entries` is key and value.
 
     `draft_token_ids` [draft_vocab] int64 maps a draft logit's column to a token id, ascending, and `output` has these
     rows of the target's output head. Both None: the head proposes every token, through the target's own head.
@@ -60,6 +60,7 @@ class DraftHead:
     fuse: Linear
     attention_norm: torch.Tensor
     qkv: Linear
+    entries: Linear
     attention_output: Linear
     mlp_norm: torch.Tensor
     gate_up: Linear
@@ -95,33 +96,46 @@ def draft_head_shapes(hidden: int, query: int, key: int, inner: int) -> dict[str
     }
 
 
-def draft_inputs(head: DraftHead, hidden: torch.Tensor, embeddings: torch.Tensor) -> torch.Tensor:
+def draft_inputs(
+    head: DraftHead, hidden: torch.Tensor, embeddings: torch.Tensor, operations: RowOperations = TORCH_ROWS
+) -> torch.Tensor:
     """The layer's input u [rows, hidden].
 
     `hidden` [rows, hidden]: h_i, or the previous draft step's output. `embeddings` [rows, hidden]: of the next token.
     """
-    width, epsilon = (head.config.hidden_size,), head.config.norm_epsilon
-    state = F.rms_norm(hidden, width, head.hidden_norm, epsilon)
-    token = F.rms_norm(embeddings, width, head.embedding_norm, epsilon)
+    state = operations.norm(hidden, head.hidden_norm, head.config.norm_epsilon)
+    token = operations.norm(embeddings, head.embedding_norm, head.config.norm_epsilon)
     return head.fuse(torch.cat((state, token), dim=1))
 
 
 def draft_layer(
-    head: DraftHead, model: Model, u: torch.Tensor, positions: torch.Tensor, attend: Attend
+    head: DraftHead,
+    model: Model,
+    u: torch.Tensor,
+    positions: torch.Tensor,
+    attend: Attend,
+    operations: RowOperations = TORCH_ROWS,
 ) -> torch.Tensor:
     """The layer's output g [rows, hidden] for inputs u [rows, hidden] at `positions` [rows]; u is overwritten.
 
     `attend` is called once, with the layer index that follows the target's last: the entries' KV is one layer more.
     """
-    run_layer(head, model.config.layers, model.config, u, _rotation(model, positions), attend)
+    run_layer(head, model.config.layers, model.config, u, _rotation(model, positions), attend, operations)
     return u
 
 
 def draft_entries(
-    head: DraftHead, model: Model, u: torch.Tensor, positions: torch.Tensor
+    head: DraftHead,
+    model: Model,
+    u: torch.Tensor,
+    positions: torch.Tensor,
+    operations: RowOperations = TORCH_ROWS,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The layer's keys and values [rows, kv_heads * head_dim] for inputs u [rows, hidden] at `positions` [rows]."""
-    _, key, value = project(head, model.config, u, _rotation(model, positions), first=model.config.heads)
+    config = model.config
+    normed = operations.norm(u, head.attention_norm, config.norm_epsilon)
+    fused = head.entries(normed).view(len(u), 2 * config.kv_heads, config.head_dim)
+    _, key, value = operations.split_heads(fused, _rotation(model, positions), config.kv_heads)
     return key, value
 
 
@@ -131,9 +145,11 @@ def _rotation(model: Model, positions: torch.Tensor) -> tuple[torch.Tensor, torc
     return cosines, sines
 
 
-def draft_logits(head: DraftHead, model: Model, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def draft_logits(
+    head: DraftHead, model: Model, g: torch.Tensor, operations: RowOperations = TORCH_ROWS
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(n [rows, hidden], logits [rows, draft_vocab] in float32) of layer outputs g [rows, hidden]."""
-    normed = F.rms_norm(g, (head.config.hidden_size,), head.final_norm, head.config.norm_epsilon)
+    normed = operations.norm(g, head.final_norm, head.config.norm_epsilon)
     output = model.head if head.output is None else head.output
     return normed, output(normed).float()
 
@@ -163,13 +179,15 @@ def load_draft_head(path: str | os.PathLike[str], model: Model, target_sha256: s
     ids = reader.token_ids()
     read = reader.read
     attention, mlp = _LAYER + "self_attn.", _LAYER + "mlp."
+    qkv = torch.cat([read(f"{attention}{part}_proj.weight") for part in ("q", "k", "v")])
     return DraftHead(
         config=reader.config(model.config.vocab_size if ids is None else ids.shape[0]),
         hidden_norm=read("hidden_norm.weight"),
         embedding_norm=read("embedding_norm.weight"),
         fuse=make_linear(read("fuse.weight")),
         attention_norm=read(_LAYER + "input_layernorm.weight"),
-        qkv=make_linear(torch.cat([read(f"{attention}{part}_proj.weight") for part in ("q", "k", "v")])),
+        qkv=make_linear(qkv),
+        entries=make_linear(qkv[model.config.heads * model.config.head_dim :]),
         attention_output=make_linear(read(attention + "o_proj.weight")),
         mlp_norm=read(_LAYER + "post_attention_layernorm.weight"),
         gate_up=make_linear(torch.cat([read(f"{mlp}{part}_proj.weight") for part in ("gate", "up")])),

@@ -10,6 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from gpu.model.config import ModelConfig
 from gpu.model.linear import Linear
+from gpu.model.row_operations import TORCH_ROWS, Heads, RowOperations
 
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """(layer, query [rows, heads, head_dim], key and value [rows, kv_heads * head_dim]) -> [rows, heads * head_dim]."""
@@ -39,14 +40,14 @@ def run_layer(
     hidden: torch.Tensor,
     rotation: tuple[torch.Tensor, torch.Tensor],
     attend: Attend,
+    operations: RowOperations = TORCH_ROWS,
 ) -> None:
     """Add the layer to `hidden` [rows, hidden] in place. `index`: what `attend` is told.
 
     `rotation`: cosines and sines [rows, 1, head_dim] of the rows' positions.
     """
-    mixed = attend(index, *project(layer, config, hidden, rotation))
-    hidden += layer.attention_output(mixed)
-    normed = F.rms_norm(hidden, (config.hidden_size,), layer.mlp_norm, config.norm_epsilon)
+    mixed = attend(index, *project(layer, config, hidden, rotation, operations))
+    normed = operations.add_and_norm(hidden, layer.attention_output(mixed), layer.mlp_norm, config.norm_epsilon)
     gate, up = layer.gate_up(normed).chunk(2, dim=1)
     hidden += layer.down(F.silu(gate).mul_(up))
 
@@ -56,19 +57,9 @@ def project(
     config: ModelConfig,
     hidden: torch.Tensor,
     rotation: tuple[torch.Tensor, torch.Tensor],
-    first: int = 0,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Query [rows, heads - first, head_dim], key and value [rows, kv_heads * head_dim] of `hidden` [rows, hidden].
-
-    Query heads before `first` are not rotated and left out: config.heads where only the layer's entries are wanted.
-    """
-    rows, turned, width = len(hidden), config.heads + config.kv_heads, config.kv_heads * config.head_dim
-    normed = F.rms_norm(hidden, (config.hidden_size,), layer.attention_norm, config.norm_epsilon)
-    fused = layer.qkv(normed).view(rows, turned + config.kv_heads, config.head_dim)
-    rotated, queries = rotate(fused[:, first:turned], *rotation), config.heads - first
-    return rotated[:, :queries], rotated[:, queries:].reshape(rows, width), fused[:, turned:].reshape(rows, width)
-
-
-def rotate(x: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
-    """Rotate x [rows, heads, head_dim]; the sines' first half is negated."""
-    return torch.addcmul(x * cosines, x.roll(x.shape[-1] // 2, dims=-1), sines)
+    operations: RowOperations = TORCH_ROWS,
+) -> Heads:
+    """Query [rows, heads, head_dim], key and value [rows, kv_heads * head_dim] of `hidden` [rows, hidden]."""
+    normed = operations.norm(hidden, layer.attention_norm, config.norm_epsilon)
+    fused = layer.qkv(normed).view(len(hidden), config.heads + 2 * config.kv_heads, config.head_dim)
+    return operations.split_heads(fused, rotation, config.kv_heads)

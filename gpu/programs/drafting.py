@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gpu.model.draft_head import DraftHead, confidence, draft_entries, draft_inputs, draft_layer, draft_logits
+from gpu.model.row_operations import TORCH_ROWS, RowOperations
 from gpu.model.weights import Model
 from gpu.pages import PAGE_TOKENS, KvCache
 from gpu.programs.attention import causal_mask, read_rows
@@ -25,8 +26,18 @@ class Drafter:
     given that all before were accepted, and that it accepts all up to this one.
     """
 
-    def __init__(self, head: DraftHead, model: Model, cache: KvCache, state: SlotState, lanes: int, depth: int) -> None:
+    def __init__(
+        self,
+        head: DraftHead,
+        model: Model,
+        cache: KvCache,
+        state: SlotState,
+        lanes: int,
+        depth: int,
+        operations: RowOperations = TORCH_ROWS,
+    ) -> None:
         self._head = head
+        self._operations = operations
         self._model = model
         self._cache = cache
         self._state = state
@@ -47,9 +58,9 @@ class Drafter:
         tokens = state.pending.index_select(0, slots).clamp_(min=0)
         for step in range(self._depth):
             positions = (entries + step).clamp_(min=0, max=self._last_position)
-            inputs = draft_inputs(head, hidden, model.embedding(tokens))
-            hidden = draft_layer(head, model, inputs, positions, window.attend)
-            normed, logits = draft_logits(head, model, hidden)
+            inputs = draft_inputs(head, hidden, model.embedding(tokens), self._operations)
+            hidden = draft_layer(head, model, inputs, positions, window.attend, self._operations)
+            normed, logits = draft_logits(head, model, hidden, self._operations)
             chosen = sampler.draft(step, logits)
             # Of the likeliest draft, not of the drawn one: whether a device admits a sampled draft must not depend on
             # which token it is, or verification would no longer give the target's distribution.
@@ -72,8 +83,8 @@ class Drafter:
         """
         head, model = self._head, self._model
         entries = (rows.positions - 1).clamp_(min=0)
-        inputs = draft_inputs(head, previous_hidden, model.embedding(rows.token_ids))
-        key, value = draft_entries(head, model, inputs, entries)
+        inputs = draft_inputs(head, previous_hidden, model.embedding(rows.token_ids), self._operations)
+        key, value = draft_entries(head, model, inputs, entries, self._operations)
         write_rows = kv_rows(self._state, rows.slots, entries, rows.valid & (rows.positions > 0))
         layer = model.config.layers
         self._cache.keys[layer].index_copy_(0, write_rows, key)

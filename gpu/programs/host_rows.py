@@ -62,12 +62,14 @@ class HostRowLayout:
         """lay() where every lane is its one row: decode steps. With each operation fewer, less is read into the cache
         that the layers have just emptied.
         """
+        lane_of_row, offsets, starts = self._constants
         valid, slots = lengths > 0, lanes.host_slots
         positions = state.cursor.numpy()[slots] * valid
         return TokenRows(
-            *self._constants[:2],
+            lane_of_row,
+            offsets,
             torch.from_numpy(valid),
-            self._constants[2],
+            starts,
             lanes.slots,
             torch.from_numpy(positions),
             torch.from_numpy(lane_tokens[:, 0] * valid),

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from gpu.device import InvalidSettings, TokenLogprobs
+from gpu.model.row_operations import row_operations
 from gpu.programs.attention import writing_attention
 from gpu.programs.columns import Columns
 from gpu.programs.drafting import Drafter
@@ -45,6 +46,7 @@ class InferenceProgram:
         extents = batch, depth, shape.prefill_capacity, context.state.padding_slot
         queued = context.style is ExecutionStyle.CAPTURED
         self.lanes = LaneBuffers(*extents, device, queued=queued, prompt_rows=shape.prompt_rows)
+        self._operations = row_operations(context.model.dtype, device, context.style is ExecutionStyle.EAGER)
         self._placement = make_placement(shape, context, self.lanes)
         self._columns = Columns(context.style, context.state)
         self._progress = make_progress(self.lanes, context.state)
@@ -53,7 +55,7 @@ class InferenceProgram:
         depths = torch.arange(1, depth + 1, dtype=torch.float32, device=device)
         self._copy_joint = (0.5**depths).repeat(batch, 1)  # what the scheduler believes of drafts it knows nothing of
         self._drafter = (
-            Drafter(context.draft_head, context.model, context.cache, context.state, batch, depth)
+            Drafter(context.draft_head, context.model, context.cache, context.state, batch, depth, self._operations)
             if context.draft_head is not None
             else None
         )
@@ -98,10 +100,11 @@ class InferenceProgram:
         self._lengths = lengths = self._allocate()
         rows = self._placement.layout.lay(lengths, self._lane_tokens, self.lanes, state)
         attend = writing_attention(context.cache, rows.write_rows, self._placement.mix(rows, lengths))
-        hidden = hidden_states(context.model, rows.token_ids, rows.positions, attend)
+        hidden = hidden_states(context.model, rows.token_ids, rows.positions, attend, self._operations)
         logit_rows, first_rows = self._placement.logit_rows(rows, lengths)
         self._first_rows = first_rows
-        self.logits = logits(context.model, hidden if logit_rows is None else hidden.index_select(0, logit_rows))
+        wanted = hidden if logit_rows is None else hidden.index_select(0, logit_rows)
+        self.logits = logits(context.model, wanted, self._operations)
         drawn_lengths = self._progress.drawn_lengths(lengths)
         sampler.verify(self.logits, RoundRows(drawn_lengths, first_rows, self._lane_tokens[:, 1:]))
         consumed = self._progress.advance(lengths, sampler.verdict)
