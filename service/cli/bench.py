@@ -14,6 +14,7 @@ import click
 
 from scheduler.shapes import Allocation
 from service.cli.bench_rounds import Case, Measured, Rounds, median_us, round_shapes
+from service.cli.deferred import DeferredCommands
 from service.cli.output import Group, json_option, prepare_kernels, print_json, print_table, progress_bar
 
 PUBLISHED_US = {
@@ -24,12 +25,13 @@ PUBLISHED_US = {
 }
 """Medians published for another implementation on another machine, with the same catalog and one round queued."""
 
+DEFERRED = {"trace": ("bench_trace", "trace"), "dashboard": ("bench_dashboard", "dashboard")}
 SIZES = (8, 16, 32, 64)
 GROWTH_SIZES = (64, 128, 256)
 ROW = ("allocation", "requests", "probe", "median_us", "p99_us", "plans", "distinct_plans", "candidates")
 
 
-@click.group(cls=Group)
+@click.group(cls=Group, commands=DeferredCommands(DEFERRED))
 def bench() -> None:
     """Measure parts of Helios on this machine.
 

@@ -12,12 +12,14 @@ import click
 from scheduler.policy import COEFFICIENT_BY_NAME, COEFFICIENTS
 from service.cli.changes import Changes, change_lines, changed_text, changes, with_changes
 from service.cli.control import call
+from service.cli.deferred import DeferredCommands
 from service.cli.output import Function, Group, fail, json_option, print_json, print_table
 from service.cli.values import HttpUrl, PresetType, coefficient_value
 from service.settings import DEFAULT_SERVER, server_address
 
 LONGEST_HISTORY = 1000
 SERVER_TEXT = f"$HELIOS_SERVER, else the server that runs on the default data directory, else {DEFAULT_SERVER}"
+DEFERRED = {"preview": ("preview", "preview_command"), "guard": ("policy_guard", "guard")}
 
 
 def user_name() -> str:
@@ -45,7 +47,7 @@ def change_options(function: Function) -> Function:
     )(function)
 
 
-@click.group("policy", cls=Group)
+@click.group("policy", cls=Group, commands=DeferredCommands(DEFERRED))
 def policy() -> None:
     """The scheduler's preferences on a running server. A change applies between two plans.
 

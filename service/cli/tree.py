@@ -6,23 +6,23 @@ from typing import Any
 
 import click
 
-from service.cli.audit import audit
-from service.cli.bench import bench
-from service.cli.bench_dashboard import dashboard
-from service.cli.bench_trace import trace
-from service.cli.bundle import bundle
-from service.cli.database import database
-from service.cli.explain import explain_command
-from service.cli.journal import journal
-from service.cli.keys import keys
+from service.cli.deferred import DeferredCommands
 from service.cli.output import VERSION, Group, WrongUsage
-from service.cli.policy import policy
-from service.cli.policy_guard import guard
-from service.cli.preview import preview_command
-from service.cli.selfcheck import selfcheck
-from service.cli.serve import serve
-from service.cli.simulate import simulate
-from service.cli.sql import sql
+
+COMMANDS = {
+    "serve": ("serve", "serve"),
+    "simulate": ("simulate", "simulate"),
+    "bench": ("bench", "bench"),
+    "selfcheck": ("selfcheck", "selfcheck"),
+    "db": ("database", "database"),
+    "journal": ("journal", "journal"),
+    "policy": ("policy", "policy"),
+    "keys": ("keys", "keys"),
+    "sql": ("sql", "sql"),
+    "explain": ("explain", "explain_command"),
+    "audit": ("audit", "audit"),
+    "bundle": ("bundle", "bundle"),
+}
 
 
 class Root(Group):
@@ -41,28 +41,14 @@ class Root(Group):
             raise WrongUsage(error) from error
 
 
-@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=Root,
+    commands=DeferredCommands(COMMANDS),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(VERSION, prog_name="helios")
 def main() -> None:
     """Helios: a language-model server whose every scheduling decision can be seen, queried and steered.
 
     Example: helios serve --port 8123
     """
-
-
-main.add_command(serve)
-main.add_command(simulate)
-bench.add_command(trace)
-bench.add_command(dashboard)
-main.add_command(bench)
-main.add_command(selfcheck)
-main.add_command(database)
-main.add_command(journal)
-policy.add_command(preview_command)
-policy.add_command(guard)
-main.add_command(policy)
-main.add_command(keys)
-main.add_command(sql)
-main.add_command(explain_command)
-main.add_command(audit)
-main.add_command(bundle)
