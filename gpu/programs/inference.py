@@ -61,6 +61,7 @@ class InferenceProgram:
         )
         self._scores = PromptScores(context) if shape.kind is GraphKind.SCORED_PREFILL else None
         self._keeps_hidden = self._drafter is not None or self._scores is not None
+        self._one_row_each = width == 1 and not self.lanes.takes_prompts
         self._lengths = self.lanes.lengths
         self._first_rows = self._lengths
         self.logits = torch.empty(0)
@@ -173,6 +174,11 @@ class InferenceProgram:
         state, slots = self._state, self.lanes.slots
         last = state.last_hidden.index_select(0, slots)
         row_count = hidden.shape[0]
+        if self._one_row_each:  # before each row is the slot's last hidden state, and behind it nothing
+            if self._drafter is not None:
+                self._drafter.absorb(rows, last)
+            state.last_hidden.index_copy_(0, slots, torch.where(consumed[:, None] > 0, hidden, last))
+            return
         before = torch.arange(row_count, device=hidden.device) - 1
         before = torch.where(rows.offsets == 0, row_count + rows.lanes, before)
         previous = torch.cat((hidden, last)).index_select(0, before)
