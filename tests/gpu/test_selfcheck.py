@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from gpu.model import weights
 from gpu.programs import host_rows, rows
 from gpu.programs.lanes import LaneBuffers
 from gpu.selfcheck import allocation, devices, models, numerics, timing
@@ -28,10 +29,16 @@ def subject(tmp_path):
     return models.choose_subject(tmp_path)
 
 
+def unturned(cosines, sines):
+    """Tables that rotate nothing."""
+    return torch.ones_like(cosines), torch.zeros_like(sines)
+
+
 @pytest.mark.parametrize("form", [EAGER, CAPTURED])
 def test_wrong_rotations_show_in_the_logits(random_model, form, monkeypatch):
     assert "largest difference" in numerics.logits_parity(random_model, form)
-    monkeypatch.setattr("gpu.model.layer.rotate", lambda x, cosines, sines: x)
+    tables = weights.position_tables
+    monkeypatch.setattr(weights, "position_tables", lambda *extents: unturned(*tables(*extents)))
     with pytest.raises(CheckFailed, match="logits differ"):
         numerics.logits_parity(random_model, form)
 
