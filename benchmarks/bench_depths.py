@@ -4,10 +4,10 @@
         [--turns 6] [--workers 2] [--json]
 
 A stream sends its next request when its answer is complete: 256 prompt tokens, 256 output tokens. Fixed depths use
-vLLM's rule with every decoder always proposing as much (D = 0 proposes nothing); policies start with the scheduler's
-prior, 0.5^d, whatever the true acceptance is, and learn. One frame slot and 0.25 ms of host time for each step, also
-with drafts. Figures are output tokens per second over the best fixed depth's; above 1 is better. `drafts`: of the
-offered ones the accepted share. Deterministic.
+vLLM's rule with every decoder always proposing as much (D = 0 proposes nothing); policies start with 0.5^d, whatever
+the true acceptance is, and learn; NAME@prefix and NAME@pooled are a preset with that acceptance_model. One frame slot
+and 0.25 ms of host time for each step, also with drafts. Figures are output tokens per second over the best fixed
+depth's; above 1 is better. `drafts`: of the offered ones the accepted share. Deterministic.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 from policy_runs import run_all, table
 
 from scheduler.plans import Reason
+from scheduler.policy import ACCEPTANCE_MODELS, PolicyConfig
 from scheduler.simulation.acceptance import parse_acceptance
 from scheduler.simulation.durations import HostCosts
 from scheduler.simulation.experiment import Experiment, policy_by_name
@@ -69,8 +70,12 @@ def closed_loop(streams: int, turns: int) -> Workload:
 
 def execute(run: DepthRun) -> dict[str, Any]:
     """Tokens per second between a fifth and nine tenths of all answers, and what drafting did."""
-    policy = policy_by_name(run.policy)
-    assert policy is not None, f"{run.policy} is no policy"
+    name, _, model = run.policy.partition("@")
+    policy = policy_by_name(name)
+    assert policy is not None, f"{name} is no policy"
+    if model:
+        assert isinstance(policy, PolicyConfig), f"{name} has no acceptance_model"
+        policy = policy.merged({"acceptance_model": model})
     path = pathlib.Path(run.data) / "acceptance" / "per_position_acceptance.csv"
     survival = parse_acceptance(path.read_text(), path.name, ACCEPTANCE[run.acceptance])
     experiment = Experiment(
@@ -97,7 +102,12 @@ def main() -> None:
     parser.add_argument("--data", type=pathlib.Path, required=True, metavar="DIR")
     parser.add_argument("--catalogs", nargs="+", default=list(CATALOGS), metavar="NAME")
     parser.add_argument("--streams", nargs="+", type=int, default=list(STREAMS))
-    parser.add_argument("--policies", nargs="+", default=["balanced", "interactive"], metavar="NAME")
+    parser.add_argument(
+        "--policies",
+        nargs="+",
+        default=[f"{name}@{model}" for name in ("balanced", "interactive") for model in ACCEPTANCE_MODELS],
+        metavar="NAME",
+    )
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--json", action="store_true")

@@ -21,7 +21,8 @@ def decay_table() -> Floats:
 class Acceptance:
     """S = request_slots, D = draft_capacity, the catalog's largest draft depth (at least 1).
 
-    estimates [S, source, estimator, D, (mean, weight)]; prior [source, D], at first 0.5^d; derived, for each slot's
+    estimates [S, source, estimator, D, (mean, weight)]; prior [source, D], at first 0.5^d; pool [source, (first,
+    later), (mean, weight)], what verification found in all requests, at first 0.5 of weight 2; derived, for each slot's
     active source: survival [S, estimator, D], the running minimum of the means; yields [S, estimator, (raw, score,
     optimistic), D + 2], expected output tokens by rows (index 0 is unused). decay: see decay_table().
     """
@@ -29,6 +30,7 @@ class Acceptance:
     def __init__(self, request_slots: int, draft_capacity: int) -> None:
         self.estimates: Floats = np.zeros((request_slots, 2, 2, draft_capacity, 2))
         self.prior: Floats = np.array([[0.5**d for d in range(1, draft_capacity + 1)] for _ in range(2)])
+        self.pool: Floats = np.array([[[0.5, 2.0] for _ in range(2)] for _ in range(2)])
         self.survival: Floats = np.zeros((request_slots, 2, draft_capacity))
         self.yields: Floats = np.zeros((request_slots, 2, 3, draft_capacity + 2))
         self.decay: Floats = decay_table()

@@ -154,6 +154,7 @@ def _run_kernel(state: SchedulerState, completion: Completion) -> int:
         state.participants,
         a.estimates,
         a.prior,
+        a.pool,
         a.survival,
         a.yields,
         a.decay,

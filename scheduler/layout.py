@@ -30,6 +30,8 @@ FREE, INIT, RESTORE, VISION, PREFILL, DECODE, SNAPSHOT, TERMINAL, WAITING = rang
 NO_SOURCE, LEARNED, COPY = -1, 0, 1
 ACCEPTANCE, FORECAST = 0, 1
 MEAN, WEIGHT = 0, 1
+FIRST, LATER = 0, 1
+"""Of the pooled acceptance: the first draft, and one whose predecessor was accepted."""
 YIELD_RAW, YIELD_SCORE, YIELD_OPTIMISTIC = 0, 1, 2
 
 # Allocation of a ragged shape, in the order of scheduler.shapes.Allocation.
@@ -127,6 +129,7 @@ POLICY = np.dtype(
         ("decode_late_price", _F),
         ("cadence", _I),  # 1: decode_cadence is on
         ("token_budget", _I),  # tokens, 0 without
+        ("pooled", _I),  # 1: acceptance_model is pooled
     ],
     align=True,
 )

@@ -13,6 +13,7 @@ from scheduler.errors import InvalidPolicy
 NEWCOMER_MEMORIES = ("deprived", "decode", "phase", "fair_share")
 PREFILL_CHUNKINGS = ("measured", "deterministic")
 SWITCH = ("off", "on")
+ACCEPTANCE_MODELS = ("prefix", "pooled")
 
 _NAMES_SHOWN = 8
 """Unknown names listed one by one."""
@@ -209,6 +210,16 @@ COEFFICIENTS: tuple[Coefficient, ...] = (
         0,
         integer=True,
     ),
+    Coefficient(
+        "acceptance_model",
+        "What a new request's drafts are expected to survive, before its own are verified.",
+        "prefix: half at the first draft, half of that at each further one, until the request's own drafts or their "
+        "confidence say more; pooled: what verification found in all requests, so that deep drafts are offered from "
+        "the start where they pay, and none where they do not.",
+        "name",
+        "prefix",
+        choices=ACCEPTANCE_MODELS,
+    ),
 )
 COEFFICIENT_BY_NAME: Mapping[str, Coefficient] = {c.name: c for c in COEFFICIENTS}
 
@@ -237,6 +248,7 @@ class PolicyConfig:
     decode_late_price: float = 0.0
     decode_cadence: str = "off"
     token_budget: int = 0
+    acceptance_model: str = "prefix"
 
     def __post_init__(self) -> None:
         problems = {}
@@ -262,13 +274,14 @@ class PolicyConfig:
 
     @classmethod
     def interactive(cls) -> PolicyConfig:
-        """For people who wait: prompts are read by their waits, and late gaps between outputs cost."""
+        """For people who wait: prompts are read by their waits, late gaps between outputs cost, drafts are pooled."""
         return cls(
             prompt_wait_price=1000.0,
             prompt_rank_age_ms=1000.0,
             decode_gap_weight=0.7,
             decode_late_price=300.0,
             decode_cadence="on",
+            acceptance_model="pooled",
         )
 
     @classmethod

@@ -25,7 +25,7 @@ from scheduler.saved_checks import check
 from scheduler.shapes import GraphShape
 from scheduler.state import SchedulerState, Tenant
 
-VERSION = 1
+VERSION = 2
 _MAGIC = b"helios-scheduler"
 _HEADER = len(_MAGIC) + 4
 _T = TypeVar("_T")
@@ -42,6 +42,7 @@ def _arrays(state: SchedulerState) -> dict[str, np.ndarray[Any, Any]]:
         "works": state.works,
         "acceptance": a.estimates,
         "prior": a.prior,
+        "pool": a.pool,
         "survival": a.survival,
         "yields": a.yields,
     }

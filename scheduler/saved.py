@@ -156,6 +156,7 @@ def array_forms(slots: int, depth: int, capacities: int) -> dict[str, ArrayForm]
         "works": ArrayForm(np.dtype(np.int64), (slots, max(1, capacities))),
         "acceptance": ArrayForm(number, (slots, 2, 2, depth, 2)),
         "prior": ArrayForm(number, (2, depth)),
+        "pool": ArrayForm(number, (2, 2, 2)),
         "survival": ArrayForm(number, (slots, 2, depth)),
         "yields": ArrayForm(number, (slots, 2, 3, depth + 2)),
     }

@@ -41,6 +41,7 @@ _COUNT: Range = (0, _MOST)
 _MEMORY: Range = (0.0, 1e12)
 _RATE: Range = (0.0, 1e300)
 _LEAST_WEIGHT, _MOST_WEIGHT = 2.0**-20, 128.0
+_POOL_WEIGHT: Range = (2.0, 256.0)
 
 SLOT_RANGES: dict[str, Range] = {
     "stage": (layout.FREE, layout.WAITING),
@@ -211,6 +212,8 @@ def _check_acceptance(arrays: dict[str, Array]) -> None:
     taken = arrays["slots"]["stage"] != layout.FREE
     _check_range("acceptance weights", tables[taken][..., layout.WEIGHT], (_LEAST_WEIGHT, _MOST_WEIGHT))
     _check_range("prior", arrays["prior"], (0.0, 1.0))
+    _check_range("pool means", arrays["pool"][..., layout.MEAN], (0.0, 1.0))
+    _check_range("pool weights", arrays["pool"][..., layout.WEIGHT], _POOL_WEIGHT)
     _check_range("survival", arrays["survival"], (0.0, 1.0))
     _check_range("yields", arrays["yields"], (0.0, depth + 1.0))
     if (arrays["survival"][..., 1:] > arrays["survival"][..., :-1]).any():

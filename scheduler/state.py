@@ -141,6 +141,7 @@ class SchedulerState:
         row["deterministic"] = int(policy.prefill_chunking == "deterministic")
         row["fixed_width"] = self.fixed_width
         row["cadence"] = int(policy.decode_cadence == "on")
+        row["pooled"] = int(policy.acceptance_model == "pooled")
         row["newcomer"] = NEWCOMER_MEMORIES.index(policy.newcomer_memory)
 
     @property
@@ -207,7 +208,8 @@ class SchedulerState:
         """A filled slot's estimates, first token memory and view."""
         a = self.acceptance
         self.kernels.admit_slot(
-            number, self.slots, self.graphs, self.policy_row, a.estimates, a.prior, a.survival, a.yields, self.works
+            *(number, self.slots, self.graphs, self.policy_row),
+            *(a.estimates, a.prior, a.pool, a.survival, a.yields, self.works),
         )
 
     def rebuild_acceptance(self, first: int, end: int) -> None:

@@ -92,6 +92,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     scheduler_decode_late_price: Annotated[float | None, about("Start with this decode_late_price; 0: off.")] = None
     scheduler_decode_cadence: Annotated[str | None, about("Start with decode_cadence on or off.")] = None
     scheduler_token_budget: Annotated[int | None, about("Start with this token_budget; 0: plans by value.")] = None
+    scheduler_acceptance_model: Annotated[str | None, about("Start with acceptance_model prefix or pooled.")] = None
     scheduler_checkpoint_extra_work_fraction: Annotated[
         float, about("Extra work for cached states of a prompt, as a share of its prefill.")
     ] = 0.05

@@ -43,7 +43,8 @@ class KernelArrays:
         record["last_visible_ns"] = -1
         a = self.acceptance
         self.kernels.admit_slot(
-            slot, self.slots, self.graphs, self.policy, a.estimates, a.prior, a.survival, a.yields, self.work
+            *(slot, self.slots, self.graphs, self.policy),
+            *(a.estimates, a.prior, a.pool, a.survival, a.yields, self.work),
         )
 
     def commit(self, lanes, graph=0, cost_ns=0, end_ns=0, tick=1):
@@ -72,7 +73,7 @@ class KernelArrays:
             np.array(did, np.int8).reshape(-1, layout.DID_COLUMNS),
             np.zeros((2, len(self.slots)), np.int64),
             *(self.slots, self.graphs, self.policy, self.frames, self.lanes, self.participants),
-            *(a.estimates, a.prior, a.survival, a.yields, a.decay, self.work),
+            *(a.estimates, a.prior, a.pool, a.survival, a.yields, a.decay, self.work),
             a.no_survival if survival is None else survival,
             a.no_confidence if confidence is None else confidence,
         )

@@ -1,9 +1,10 @@
 """Acceptance estimates (S3): observations, ageing, and the survival and yields that decisions read.
 
 Arrays, with S slots and D the largest draft depth of the catalog:
-estimates[S, source, estimator, D, (mean, weight)], prior[source, D], survival[S, estimator, D] (running minimum of
-the active source's means), yields[S, estimator, (raw, score, optimistic), D + 2] (index r: expected output tokens of
-r rows; index 0 is unused), decay[n] = 2^(-n/128).
+estimates[S, source, estimator, D, (mean, weight)], prior[source, D], pool[source, (first, later), (mean, weight)] (what
+verification found in all requests: the chance p of a first draft, and q of one whose predecessor was accepted),
+survival[S, estimator, D] (running minimum of the active source's means), yields[S, estimator, (raw, score, optimistic),
+D + 2] (index r: expected output tokens of r rows; index 0 is unused), decay[n] = 2^(-n/128).
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ import math
 from scheduler.kernels.jit import inner
 from scheduler.layout import (
     ACCEPTANCE,
+    ALLOCATE_DEVICE,
     DID_ACCEPT,
     DID_EMIT,
     DID_OFFER,
+    FIRST,
     FORECAST,
+    LATER,
     LEARNED,
     MEAN,
     WEIGHT,
@@ -29,17 +33,32 @@ START_WEIGHT = 2.0
 MOST_WEIGHT = 128.0
 LEAST_WEIGHT = 2.0**-20
 PRIOR_SHARE = 64.0
+POOLED_START_WEIGHT = 8.0
+MOST_POOL_WEIGHT = 256.0
 LN20 = math.log(20.0)
 
 
 @inner
-def start_estimates(slot, estimates, prior):
-    """Both estimators of both sources begin at the source's prior with weight 2."""
+def start_pooled(slot, estimates, pool):
+    """ACCEPTANCE of both sources begins at p * q^(d - 1), also at depths that were never offered, with weight 8."""
+    for source in range(2):
+        mean = pool[source, FIRST, MEAN]
+        for d in range(estimates.shape[3]):
+            estimates[slot, source, ACCEPTANCE, d, MEAN] = mean
+            estimates[slot, source, ACCEPTANCE, d, WEIGHT] = POOLED_START_WEIGHT
+            mean *= pool[source, LATER, MEAN]
+
+
+@inner
+def start_estimates(slot, pooled, estimates, prior, pool):
+    """Both estimators of both sources begin at the source's prior with weight 2; ACCEPTANCE at the pool if `pooled`."""
     for source in range(2):
         for estimator in range(2):
             for d in range(prior.shape[1]):
                 estimates[slot, source, estimator, d, MEAN] = prior[source, d]
                 estimates[slot, source, estimator, d, WEIGHT] = START_WEIGHT
+    if pooled == 1:
+        start_pooled(slot, estimates, pool)
 
 
 @inner
@@ -81,6 +100,22 @@ def observe_verified(lane, did, survival_rows, estimates):
 
 
 @inner
+def observe_pool(source, did, pool):
+    """Each accepted draft, and the one that was rejected; what lies behind it or behind an end says nothing."""
+    accepted = did[DID_ACCEPT]
+    seen = accepted
+    if did[DID_EMIT] == accepted + 1:
+        seen = min(accepted + 1, did[DID_OFFER])
+    for d in range(seen):
+        place = FIRST if d == 0 else LATER
+        value = 1.0 if d < accepted else 0.0
+        weight = min(MOST_POOL_WEIGHT, pool[source, place, WEIGHT] + 1.0)
+        mean = pool[source, place, MEAN]
+        pool[source, place, WEIGHT] = weight
+        pool[source, place, MEAN] = mean + (value - mean) / weight
+
+
+@inner
 def observe_forecast(lane, depth, confidence, estimates, prior):
     """FORECAST and the prior from the joint confidence[slot, d - 1] of depths 1..min(D, ceiling - 1)."""
     slot = lane["slot"]
@@ -91,11 +126,17 @@ def observe_forecast(lane, depth, confidence, estimates, prior):
 
 
 @inner
-def observe_lane(lane, did, depth, survival_rows, confidence, estimates, prior, decay):
-    """One completed lane that emitted output, in the order of S3: ageing, ACCEPTANCE, FORECAST, the prior."""
+def observe_lane(lane, did, graph, survival_rows, confidence, estimates, prior, pool, decay):
+    """One completed lane that emitted output, in the order of S3: ageing, ACCEPTANCE, the pool, FORECAST, the prior.
+
+    A device chooses a round's drafts by their confidence, so that its rounds say nothing of drafts in general.
+    """
+    depth = graph["depth"]
     age_estimates(lane["slot"], did[DID_EMIT], estimates, decay)
     if lane["source"] >= 0 and depth > 0:
         observe_verified(lane, did, survival_rows, estimates)
+        if graph["allocation"] != ALLOCATE_DEVICE:
+            observe_pool(lane["source"], did, pool)
     if lane["source"] == LEARNED and confidence.shape[0] > 0:
         observe_forecast(lane, depth, confidence, estimates, prior)
 

@@ -75,14 +75,16 @@ def fastest_tables(graphs, yields, work):
 
 
 @entry(
-    void(int64, slots_type, graphs_type, policy_type, floats_5d, floats_2d, floats_3d, floats_4d, ints_2d),
+    void(
+        int64, slots_type, graphs_type, policy_type, *(floats_5d, floats_2d, floats_3d, floats_3d, floats_4d, ints_2d)
+    ),
 )
-def admit_slot(slot, slots, graphs, policy, estimates, prior, survival, yields, work):
-    """A new request in `slot`: acceptance from the prior, its first token memory, its view.
+def admit_slot(slot, slots, graphs, policy, estimates, prior, pool, survival, yields, work):
+    """A new request in `slot`: acceptance from the prior or the pool, its first token memory, its view.
 
     The caller has filled the slot (memories NaN, last_visible_ns -1) and work[slot] before.
     """
-    start_estimates(slot, estimates, prior)
+    start_estimates(slot, policy[0]["pooled"], estimates, prior, pool)
     rebuild_slot(slot, slots[slot]["source"], estimates, survival, yields, policy[0]["alpha"])
     rounds, prompts = fastest_tables(graphs, yields, work)
     start_memory(slot, slots, policy[0]["newcomer"], yields, prior, work, rounds, prompts)
@@ -151,13 +153,13 @@ def start_missing(slots, graphs, policy, prior, yields, work):
     int64(
         *(int64, int64, int64, float64, int64, int64, int64, int8s_2d, ints_2d),
         *(slots_type, graphs_type, policy_type, frames_type, lanes_type, participants_type),
-        *(floats_5d, floats_2d, floats_3d, floats_4d, floats, ints_2d),
+        *(floats_5d, floats_2d, floats_3d, floats_3d, floats_4d, floats, ints_2d),
         *(floats_2d, float32s_2d),
     )
 )
 def complete_frame(
     frame, now_ns, interval_ns, earned_ms, optimistic, following, following_end_ns, did, done, slots, graphs, policy,
-    frames, lanes, participants, estimates, prior, survival, yields, decay, work, survival_rows, confidence,
+    frames, lanes, participants, estimates, prior, pool, survival, yields, decay, work, survival_rows, confidence,
 ):  # fmt: skip
     """Completes frames[frame]; did[lanes, 4] says what each lane did, validated. Fills done[2, lanes or more].
 
@@ -175,7 +177,7 @@ def complete_frame(
     start_memories; otherwise that has been done.
     """
     count = frames[frame]["lanes"]
-    depth = graphs[frames[frame]["graph"]]["depth"]
+    graph = graphs[frames[frame]["graph"]]
     for i in range(count):
         lane, slot = lanes[frame, i], slots[lanes[frame, i]["slot"]]
         done[DONE_INDEX, i] = slot["emitted"]
@@ -200,7 +202,7 @@ def complete_frame(
         slot["epoch"] += 1
         if did[i, DID_END] != FAILED and done[DONE_NEXT, i] & DEAD == 0:
             if did[i, DID_EMIT] > 0:
-                observe_lane(lane, did[i], depth, survival_rows, confidence, estimates, prior, decay)
+                observe_lane(lane, did[i], graph, survival_rows, confidence, estimates, prior, pool, decay)
                 alpha = policy[0]["alpha"]
                 rebuild_observed(lane, slot["source"], optimistic, confidence, estimates, survival, yields, alpha)
             count_tokens(lane, did[i], slot, earned_ms)

@@ -1,4 +1,4 @@
-"""Acceptance and forecast estimates of one request, and the population prior (S3)."""
+"""Acceptance and forecast estimates of one request, the population prior, and the pooled acceptance (S3)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ LARGEST_WEIGHT = 128.0
 SMALLEST_WEIGHT = 2.0**-20
 HALF_LIFE_TOKENS = 128
 PRIOR_SHARE = 64.0
+POOLED_START_WEIGHT = 8.0
+LARGEST_POOL_WEIGHT = 256.0
 LN20 = math.log(20.0)
 
 
@@ -40,14 +42,41 @@ class Prior:
         return 1.0 + left_sum(self.means["learned"][: rows - 1])
 
 
+class Pool:
+    """Of each source [mean, weight] of a first draft's acceptance, p, and of a later one's after an accepted one, q."""
+
+    def __init__(self) -> None:
+        self.chances = {source: {"first": [0.5, 2.0], "later": [0.5, 2.0]} for source in SOURCES}
+
+    def observe(self, source: str, accepted: list[bool]) -> None:
+        """The drafts of one round up to the first that was not accepted; shorter where the round ended before."""
+        for i, hit in enumerate(accepted):
+            cell = self.chances[source]["later" if i else "first"]
+            cell[1] = min(LARGEST_POOL_WEIGHT, cell[1] + 1.0)
+            cell[0] += (float(hit) - cell[0]) / cell[1]
+
+    def curve(self, source: str, depths: int) -> list[float]:
+        """Survival at depth d = 1..: p * q^(d - 1), geometric with a first step of its own."""
+        p, q = self.chances[source]["first"][0], self.chances[source]["later"][0]
+        found = [p]
+        while len(found) < depths:
+            found.append(found[-1] * q)
+        return found
+
+
 class Estimates:
     """Per source and estimator (acceptance, or forecast) a mean and a weight for each depth."""
 
-    def __init__(self, prior: Prior, alpha: float) -> None:
+    def __init__(self, prior: Prior, alpha: float, pool: Pool | None = None) -> None:
+        """`pool`: where acceptance starts under acceptance_model "pooled"."""
         self.alpha = alpha
         self._means = {(s, f): list(prior.means[s]) for s in SOURCES for f in (False, True)}
         self._weights = {key: [START_WEIGHT] * len(means) for key, means in self._means.items()}
         self._derived: dict[tuple[str, bool], Derived] = {}
+        if pool is not None:
+            for source in SOURCES:
+                depths = len(prior.means[source])
+                self.load(source, False, pool.curve(source, depths), [POOLED_START_WEIGHT] * depths)
 
     def weight(self, source: str | None, forecast: bool, depth: int) -> float:
         """The weight at depth 1..; a request without a source has the LEARNED tables (it never drafts)."""

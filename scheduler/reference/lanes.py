@@ -11,10 +11,10 @@ from scheduler.reference.admission import after_state
 from scheduler.reference.checkpoints import takes_cut
 from scheduler.reference.completion import LaneResult
 from scheduler.reference.decision import Graph
-from scheduler.reference.estimates import Prior
+from scheduler.reference.estimates import Pool, Prior
 from scheduler.reference.prompts import window_starts
 from scheduler.reference.residents import Resident, Stage
-from scheduler.shapes import GraphKind
+from scheduler.shapes import Allocation, GraphKind
 
 ORDINARY = (Reason.ORDINARY, Reason.SOLO_PREFILL, Reason.TOKEN_BUDGET)
 
@@ -31,6 +31,7 @@ class Completion:
     free_rows: int
     everyone: list[Resident]
     prior: Prior
+    pool: Pool
 
 
 def commits(resident: Resident, result: LaneResult) -> bool:
@@ -48,8 +49,8 @@ def captures_an_end(resident: Resident, result: LaneResult) -> bool:
     return result.lane.role is Role.TERMINAL and resident.finished and commits(resident, result)
 
 
-def learn(resident: Resident, result: LaneResult, prior: Prior) -> None:
-    """Ageing, acceptance, forecast, then the prior."""
+def learn(resident: Resident, result: LaneResult, completion: Completion) -> None:
+    """Ageing, acceptance, the pool, forecast, then the prior."""
     emitted = len(result.record.emitted_tokens)
     if emitted == 0:
         return
@@ -58,11 +59,13 @@ def learn(resident: Resident, result: LaneResult, prior: Prior) -> None:
     if source is not None:
         for depth, value in acceptance(result).items():
             estimates.observe(source, False, depth, value)
+        if completion.plan.shape.allocation is not Allocation.DEVICE:
+            completion.pool.observe(source, verified(result))
     if source == "learned":
         for depth, value in enumerate(result.confidence, start=1):
             estimates.observe(source, True, depth, value)
         for depth, value in enumerate(result.confidence, start=1):
-            prior.observe(depth, value)
+            completion.prior.observe(depth, value)
 
 
 def acceptance(result: LaneResult) -> dict[int, float]:
@@ -78,6 +81,13 @@ def acceptance(result: LaneResult) -> dict[int, float]:
         if result.survival and not math.isnan(result.survival[depth - 1]):
             found[depth] = result.survival[depth - 1]
     return found
+
+
+def verified(result: LaneResult) -> list[bool]:
+    """Of each draft that was looked at whether it was accepted: none behind a rejection or the answer's end."""
+    accepted = result.record.accepted_tokens
+    rejected = accepted < result.offered and len(result.record.emitted_tokens) == accepted + 1
+    return [True] * accepted + [False] * rejected
 
 
 def release_lane(resident: Resident, result: LaneResult) -> None:
@@ -98,7 +108,7 @@ def apply_lane(resident: Resident, result: LaneResult, completion: Completion) -
         failed = record.error is not None and not ended_before(resident, result)
         resident.cancelled = resident.cancelled or failed
         return []
-    learn(resident, result, completion.prior)
+    learn(resident, result, completion)
     first = resident.emitted
     emitted = len(record.emitted_tokens)
     resident.consumed += record.consumed_prompt_tokens

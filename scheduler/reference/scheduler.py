@@ -27,7 +27,6 @@ from scheduler.reference.checkpoints import choose_cuts
 from scheduler.reference.commitment import check_commit, pages_needed, pages_rise
 from scheduler.reference.completion import checked_interval, checked_lanes
 from scheduler.reference.decision import Decision, Graph, Outcome
-from scheduler.reference.estimates import Estimates
 from scheduler.reference.frames import CompletedFrame, Frame, Participant, project
 from scheduler.reference.lanes import Completion, apply_lane, captures_an_end, commits, finish, release_lane
 from scheduler.reference.planner import plan as choose
@@ -86,7 +85,7 @@ class ReferenceScheduler(ReferenceState):
             handle=RequestHandle(slot, self.generations[slot]),
             spec=spec,
             prompt=prompt,
-            estimates=Estimates(self.prior, self.policy.adaptive_verification_alpha),
+            estimates=self._fresh_estimates(),
             admitted=self._admissions,
             stage=first_stage(spec, prompt, graphs),
             consumed=spec.cached_tokens,
@@ -312,6 +311,7 @@ class ReferenceScheduler(ReferenceState):
             self.free_snapshot_rows,
             self.residents(),
             self.prior,
+            self.pool,
         )
         tokens = []
         for resident, result in lanes:

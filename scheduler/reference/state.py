@@ -9,7 +9,7 @@ from scheduler.records import RequestHandle
 from scheduler.reference.accounting import start_token_memory
 from scheduler.reference.catalog import ReferenceCatalog
 from scheduler.reference.decision import CandidateTuple, Graph, Outcome
-from scheduler.reference.estimates import Prior
+from scheduler.reference.estimates import Estimates, Pool, Prior
 from scheduler.reference.frames import CompletedFrame, Frame
 from scheduler.reference.ledgers import Ledgers
 from scheduler.reference.loading import fixed_width, usable_shapes
@@ -20,7 +20,7 @@ MAX_REQUEST_SLOTS = 4096
 
 
 class ReferenceState:
-    """Slots, frames, ledgers, prior and clock."""
+    """Slots, frames, ledgers, prior, pool and clock."""
 
     def __init__(
         self,
@@ -48,6 +48,7 @@ class ReferenceState:
         self.slots: list[Resident | None] = [None] * request_slots
         self.generations = [0] * request_slots
         self.prior = Prior(self.draft_capacity)
+        self.pool = Pool()
         self.ledgers = Ledgers()
         self.queue: list[Frame] = []
         self.completed: CompletedFrame | None = None
@@ -104,6 +105,10 @@ class ReferenceState:
         return self._outcome.candidates
 
     # Slots.
+
+    def _fresh_estimates(self) -> Estimates:
+        pooled = self.policy.acceptance_model == "pooled"
+        return Estimates(self.prior, self.policy.adaptive_verification_alpha, self.pool if pooled else None)
 
     def _get(self, handle: RequestHandle) -> Resident | None:
         resident = self.slots[handle.slot] if 0 <= handle.slot < self.request_slots else None

@@ -26,6 +26,7 @@ START_COEFFICIENTS: Mapping[str, str] = {
     "scheduler_decode_late_price": "decode_late_price",
     "scheduler_decode_cadence": "decode_cadence",
     "scheduler_token_budget": "token_budget",
+    "scheduler_acceptance_model": "acceptance_model",
 }
 """The coefficient that each setting sets; beside them `scheduler_policy` names a preset."""
 POLICY_FLAGS = ("scheduler_policy", *START_COEFFICIENTS)

@@ -62,6 +62,7 @@ _LATER_COEFFICIENTS = {
     "decode_late_price": "0",
     "decode_cadence": "off",
     "token_budget": "0",
+    "acceptance_model": "prefix",
 }
 """What versions from before these coefficients have."""
 

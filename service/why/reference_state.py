@@ -72,6 +72,10 @@ def _load_residents(reference: ReferenceScheduler, saved: Saved) -> None:
     depths = reference.draft_capacity
     prior = np.frombuffer(saved.arrays["prior"]).reshape(len(SOURCES), depths)
     reference.prior.means = {source: prior[i].tolist() for i, source in enumerate(SOURCES)}
+    pool = np.frombuffer(saved.arrays["pool"]).reshape(len(SOURCES), 2, 2).tolist()
+    reference.pool.chances = {
+        source: dict(zip(("first", "later"), pool[i], strict=True)) for i, source in enumerate(SOURCES)
+    }
     tables = np.frombuffer(saved.arrays["acceptance"]).reshape(-1, len(SOURCES), 2, depths, 2)
     reference.generations = slots["generation"].tolist()
     for tenant in saved.tenants:

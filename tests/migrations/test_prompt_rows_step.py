@@ -16,7 +16,7 @@ from service.store.database import check, migration_config, open_database, read_
 from service.store.errors import UpgradeBlocked
 from service.store.tables import SHAPE_COLUMNS, plan_alternatives, plan_minutes, plans, policy_versions
 
-LATER = COEFFICIENTS[-6:]
+LATER = COEFFICIENTS[-7:]
 NOW = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
 
 
@@ -94,7 +94,7 @@ def test_views_on_the_stable_views_outlive_the_step_and_stop_its_undo(postgresql
     fill_store(engine, plans=20, requests=3)
     downgrade(engine)
     with write_transaction(engine) as connection:
-        connection.exec_driver_sql("CREATE VIEW mine AS SELECT shape, gap_ms FROM plan_timeline")
+        connection.exec_driver_sql("CREATE VIEW mine AS SELECT shape, sample_ms FROM graph_observations")
         connection.exec_driver_sql("CREATE VIEW ours AS SELECT shape, plans FROM shape_minutes")
     upgrade(postgresql_url)
     assert labels(engine, "mine")

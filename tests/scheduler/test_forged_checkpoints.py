@@ -229,6 +229,16 @@ def test_what_kernels_index_with_is_refused(name, field, value):
         drive(sealed(forged_record(contents, name, field, number, (value, 0.0))))
 
 
+@pytest.mark.parametrize(("place", "value"), [(0, 1.5), (2, float("nan")), (1, 0.0), (3, 257.0)])
+def test_a_pool_that_is_no_chance_of_some_weight_is_refused(place, value):
+    contents = opened(runs()[0])
+    pool = np.frombuffer(contents["arrays"]["pool"]).copy()
+    pool[place] = value
+    arrays = contents["arrays"] | {"pool": pool.tobytes()}
+    with pytest.raises(InvalidCheckpoint, match=r"pool (means|weights) out of its range"):
+        drive(sealed(contents | {"arrays": arrays}))
+
+
 @pytest.mark.parametrize("values", [(0.2, 0.9), (float("nan"), 0.1), (2.0, 0.1), (-0.5, -0.6)])
 def test_survival_that_kernels_cannot_rank_is_refused(values):
     data = Run(1).scheduler.checkpoint()

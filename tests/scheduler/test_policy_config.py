@@ -93,6 +93,7 @@ def test_interactive_prices_waits_and_late_gaps_and_keeps_the_rest():
         "decode_gap_weight": 0.7,
         "decode_late_price": 300.0,
         "decode_cadence": "on",
+        "acceptance_model": "pooled",
     }
 
 

@@ -70,8 +70,8 @@ def test_a_checksum_over_nonsense_does_not_help_it(payload):
 @pytest.mark.parametrize("changes", [{"version": 2}, {"version": 0}, {"layout": "0123456789abcdef"}])
 def test_another_version_is_named_even_when_its_contents_are_unknown(saved, changes):
     contents = opened(saved) | changes
-    refused(sealed(contents), "this program reads version 1")
-    refused(sealed({name: contents[name] for name in ("version", "layout")} | {"new": [1]}), "reads version 1")
+    refused(sealed(contents), "this program reads version 2")
+    refused(sealed({name: contents[name] for name in ("version", "layout")} | {"new": [1]}), "reads version 2")
 
 
 def test_another_catalog_is_refused(saved):

@@ -193,9 +193,10 @@ def test_the_services_own_series_are_in_the_same_exposition(paths):
 
 
 def test_the_policy_info_series_shows_only_the_names_in_use(paths):
-    MetricsWriter(paths[0]).gauge("flare_scheduler_policy_info", "measured", "deprived", "on").set(1)
+    MetricsWriter(paths[0]).gauge("flare_scheduler_policy_info", "measured", "deprived", "on", "prefix").set(1)
     found = [labels for name, labels in samples(render(*paths)) if name == "flare_scheduler_policy_info"]
     names = {("prefill_chunking", "measured"), ("newcomer_memory", "deprived"), ("decode_cadence", "on")}
+    names.add(("acceptance_model", "prefix"))
     assert found == [frozenset(names)]
 
 

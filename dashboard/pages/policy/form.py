@@ -18,7 +18,10 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("What work is worth", ("output_token_value", "terminal_value")),
     ("Fairness", ("token_fairness", "delivery_fairness", "adaptation_ms", "newcomer_memory")),
     ("Waiting", ("decode_age_price", "terminal_age_price")),
-    ("Estimates and speculation", ("estimate_ttl_ns", "adaptive_verification_alpha", "prefill_chunking")),
+    (
+        "Estimates and speculation",
+        ("estimate_ttl_ns", "acceptance_model", "adaptive_verification_alpha", "prefill_chunking"),
+    ),
 )
 FURTHER_GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (

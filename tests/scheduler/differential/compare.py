@@ -65,6 +65,8 @@ def reference_dump(scheduler):
     scheduler.project()
     ends = [frame.end_ns for frame in scheduler.queue]
     found = shared(scheduler, scheduler.ledgers, ends, scheduler.prior.means)
+    chances = scheduler.pool.chances
+    found["pool"] = [chances[source][place] for source in SOURCES for place in ("first", "later")]
     found["unpublished snapshots"] = sorted(scheduler.unpublished_snapshots)
     for graph in scheduler.graphs():
         known = (graph.usable, graph.duration_ns, graph.observed_ns, graph.attempted_ns)
@@ -121,6 +123,7 @@ def fast_dump(scheduler):
     state.refresh()
     ends = [frame.expected_end_ns for frame in state.queue]
     found = shared(scheduler, state.ledgers, ends, state.acceptance.prior)
+    found["pool"] = state.acceptance.pool.reshape(-1, 2).tolist()
     found["unpublished snapshots"] = sorted(state.unpublished_snapshots)
     for position in range(len(state.graphs)):
         g = state.graphs[position]

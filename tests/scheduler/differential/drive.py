@@ -142,9 +142,11 @@ class Driver:
             )
 
     def policy(self):
+        before = self.scenario.policy.acceptance_model
         self.scenario.policy = random_policy(self.rng, not self.scenario.noisy)
         if self.scenario.preferring:
-            self.scenario.policy = self.scenario.policy.merged(random_preferences(self.rng))
+            other = {"acceptance_model": "prefix" if before == "pooled" else "pooled"}
+            self.scenario.policy = self.scenario.policy.merged(random_preferences(self.rng) | other)
         self.pair.call("configure_policy", self.scenario.policy)
 
     def resources(self):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.scheduler.differential.planting import Fault
-from tests.scheduler.differential.scenario import preferring_scenario
+from tests.scheduler.differential.scenario import pooled_scenario, preferring_scenario
 
 PREFERENCE_FAULTS = (
     Fault(
@@ -98,5 +98,43 @@ PREFERENCE_FAULTS = (
         "next(iter(ready), None) if context is None else",
         preferring_scenario,
         shows=15,
+    ),
+    Fault(
+        "a pool with a shorter memory",
+        "estimates",
+        "LARGEST_POOL_WEIGHT = 256.0",
+        "LARGEST_POOL_WEIGHT = 6.0",
+        pooled_scenario,
+    ),
+    Fault(
+        "every pooled draft counted as the first",
+        "estimates",
+        '"later" if i else "first"',
+        '"first"',
+        pooled_scenario,
+    ),
+    Fault(
+        "pooled drafts rejected where the answer ended",
+        "lanes",
+        "accepted < result.offered and len(result.record.emitted_tokens) == accepted + 1",
+        "accepted < result.offered",
+        pooled_scenario,
+    ),
+    Fault(
+        "a pool that learns from rows that the device divided",
+        "lanes",
+        "completion.plan.shape.allocation is not Allocation.DEVICE",
+        "completion.plan.shape is not None",
+        pooled_scenario,
+    ),
+    Fault(
+        "a flat pooled curve", "estimates", "found.append(found[-1] * q)", "found.append(found[-1])", pooled_scenario
+    ),
+    Fault(
+        "new requests that pass the pool by",
+        "state",
+        'self.policy.acceptance_model == "pooled"',
+        'self.policy.acceptance_model == "never"',
+        pooled_scenario,
     ),
 )

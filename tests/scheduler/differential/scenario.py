@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 
-from scheduler.policy import PolicyConfig
+from scheduler.policy import ACCEPTANCE_MODELS, PolicyConfig
 from scheduler.records import ImageSpan, RequestSpec
 from scheduler.shapes import GraphKind, GraphShape
 from tests.scheduler.differential.catalogs import fuller_graphs, learning_catalog, ragged_catalog, random_catalog
@@ -96,7 +96,7 @@ def preferring_scenario(seed: int) -> Scenario:
     return dataclasses.replace(
         scenario,
         shapes=shapes,
-        policy=scenario.policy.merged(random_preferences(rng)),
+        policy=scenario.policy.merged(random_preferences(rng) | {"acceptance_model": ACCEPTANCE_MODELS[seed % 2]}),
         request_slots=max(scenario.request_slots, residents),
         residents=residents,
         durations=random_durations(rng, fuller, not scenario.noisy) | scenario.durations,
@@ -122,6 +122,27 @@ def level_scenario(seed: int) -> Scenario:
         resources=False,
         sidecars=True,
         level=True,
+    )
+
+
+def pooled_scenario(seed: int) -> Scenario:
+    """Many short requests, each of which starts from what verification found in those before it."""
+    scenario = make_scenario(seed)
+    rng = scenario.rng
+    residents = rng.choice((2, 3, 4))
+    shapes = learning_catalog(rng, residents) if seed % 2 else ragged_catalog(rng, residents)
+    return dataclasses.replace(
+        scenario,
+        shapes=shapes,
+        verification="adaptive",
+        policy=scenario.policy.merged({"acceptance_model": "pooled"}),
+        request_slots=residents,
+        residents=residents,
+        durations=random_durations(rng, shapes, True),
+        measured=True,
+        acceptance=rng.choice((0.5, 0.8)),
+        resources=False,
+        rates=scenario.rates | {"policy": 0.0},
     )
 
 

@@ -10,7 +10,7 @@ from tests.scheduler.differential.drive import run_scenario
 from tests.scheduler.differential.faults import FAULTS
 from tests.scheduler.differential.planting import noticed
 from tests.scheduler.differential.preference_faults import PREFERENCE_FAULTS
-from tests.scheduler.differential.scenario import learning_scenario, level_scenario
+from tests.scheduler.differential.scenario import learning_scenario, level_scenario, pooled_scenario
 
 SLICE = 40
 PLANS = 60
@@ -47,6 +47,16 @@ def test_both_schedulers_agree_where_acceptance_probes_are_common():
         assert report.difference is None, report.difference
         learnt += report.seen["reason acceptance_learning"]
     assert learnt >= 8
+
+
+def test_both_schedulers_agree_where_new_requests_start_from_the_pool():
+    seen = collections.Counter()
+    for seed in range(8):
+        report = run_scenario(seed, PLANS, make=pooled_scenario)
+        assert report.difference is None, report.difference
+        seen += report.seen
+    assert seen["rounds ragged host adaptive"]
+    assert seen["rounds ragged device adaptive"]
 
 
 @pytest.mark.parametrize("fault", [*FAULTS, *PREFERENCE_FAULTS], ids=lambda fault: fault.name)
