@@ -28,14 +28,15 @@ def ordinary_winner(world):
 
 @inner
 def winner_reason(world, winner):
-    """DISCOVERY, SOLO_PREFILL, or else what the policy plans by: ORDINARY or TOKEN_BUDGET."""
+    """DISCOVERY, SOLO_PREFILL, TOKEN_BUDGET for work that a policy's budget limits, or else ORDINARY."""
     graph = world.graphs[world.candidates[winner]["graph"]]
     if graph["duration_ns"] == 0:
         return DISCOVERY
     prefill = graph["kind"] == layout.KIND_PREFILL or graph["kind"] == layout.KIND_SCORED_PREFILL
     if prefill and world.decision[0]["solo_graph"] >= 0:
         return SOLO_PREFILL
-    return TOKEN_BUDGET if world.policy[0]["token_budget"] > 0 else ORDINARY
+    limited = graph["kind"] >= layout.KIND_PREFILL  # the kinds before it prepare and keep states
+    return TOKEN_BUDGET if limited and world.policy[0]["token_budget"] > 0 else ORDINARY
 
 
 @inner

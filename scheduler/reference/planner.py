@@ -7,7 +7,7 @@ from scheduler.policy import PolicyConfig
 from scheduler.reference.bars import with_bars
 from scheduler.reference.candidates import Candidate
 from scheduler.reference.decision import CandidateTuple, Decision, Graph, Outcome
-from scheduler.reference.extents import PREFILL_KINDS, PREREQUISITE_KINDS, is_ragged
+from scheduler.reference.extents import PREFILL_KINDS, PREREQUISITE_KINDS, STATE_KINDS, is_ragged
 from scheduler.reference.mixed import mixed_candidates
 from scheduler.reference.ordinary import additive_candidates, prefill_candidates, terminal_candidates
 from scheduler.reference.prerequisites import prerequisite_candidates
@@ -98,4 +98,5 @@ def _reason(winner: Candidate, solo: bool, policy: PolicyConfig) -> Reason:
         return Reason.DISCOVERY
     if solo and winner.graph.shape.kind in PREFILL_KINDS:
         return Reason.SOLO_PREFILL
-    return Reason.TOKEN_BUDGET if policy.token_budget else Reason.ORDINARY
+    limited = winner.graph.shape.kind not in STATE_KINDS
+    return Reason.TOKEN_BUDGET if limited and policy.token_budget else Reason.ORDINARY
