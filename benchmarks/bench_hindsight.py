@@ -10,7 +10,8 @@ graphs of exactly their steps' sizes: they never pad. Helios runs padded on its 
 The score of a policy in a scenario is the geometric mean of four ratios to the rival that has the smallest such mean
 there: TTFT p50, TTFT p99, inter-token p99 and 1/throughput; 1 is equal, below 1 is better. `dominated`: a rival is at
 least as good in all four and better in one, each by more than 0.1 %. Half 0 holds the first requests of each trace,
-half 1 the next as many: coefficients were chosen on half 1 and are judged on half 0. Deterministic; with --out every run is kept as it ends.
+half 1 the next as many: coefficients were chosen on half 1 and are judged on half 0. Deterministic; with --out every
+run is kept as it ends.
 """
 
 from __future__ import annotations
