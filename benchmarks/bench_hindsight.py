@@ -168,6 +168,9 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=1.0, help="of the requests; for trying the script out")
     parser.add_argument("--noise", type=float, default=0.0, help="of every step: standard deviation of its logarithm")
     parser.add_argument("--drift", type=float, default=0.0, help="slow change of every graph, as a share")
+    parser.add_argument(
+        "--leaving", type=float, default=0.0, help="share of the requests whose clients leave in 0 to 5 s"
+    )
     parser.add_argument("--slots", type=int, default=64, help="request slots; rates stay those of 64")
     parser.add_argument(
         "--wrong", default="", metavar="SHAPE", help="a graph whose first nine measurements are 1.6 times too long"
@@ -175,7 +178,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
-    disturbed = {name: getattr(options, name) for name in ("noise", "drift", "slots", "wrong")}
+    disturbed = {name: getattr(options, name) for name in ("noise", "drift", "slots", "wrong", "leaving")}
     found = scenarios(str(options.data), options.half, options.share, options.workers, options.out, **disturbed)
     if options.only:
         found = {s: run for s, run in found.items() if any(word in " ".join(s) for word in options.only)}

@@ -8,6 +8,7 @@ import functools
 import json
 import math
 import pathlib
+import random
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -35,6 +36,7 @@ MEASURED_GRID = (1, 0, 0, False, False)
 AT_ONCE = 1e12
 """The rate scale that puts every arrival at time 0."""
 SATURATED_SHARE = 0.8
+LONGEST_PATIENCE_S = 5.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class Run:
     `acceptance`: words that choose a row of per_position_acceptance.csv; "" for no speculation. `slots`: request slots.
     `skip`: requests of the trace that are left out before the first. `grid`: the fields of
     scheduler.simulation.grid. `noise`, `drift`, `wrong` (capture): see Disturbance.
+    `leaving`: the share of requests whose clients leave up to LONGEST_PATIENCE_S after their arrival.
     """
 
     data: str
@@ -64,6 +67,7 @@ class Run:
     noise: float = 0.0
     drift: float = 0.0
     wrong: str = ""
+    leaving: float = 0.0
     seed: int = 0
 
     @property
@@ -84,6 +88,7 @@ class Run:
             f"noise{self.noise:g}" * bool(self.noise),
             f"drift{self.drift:g}" * bool(self.drift),
             f"wrong-{self.wrong}" * bool(self.wrong),
+            f"leaving{self.leaving:g}" * bool(self.leaving),
             f"seed{self.seed}" * bool(self.seed),
         ]
         return re.sub(r"[^A-Za-z0-9_.=-]+", "-", "__".join(filter(None, parts)))
@@ -101,7 +106,20 @@ def _arrivals_text(data: str, arrivals: str) -> str:
 
 
 def workload(run: Run) -> Workload:
-    """The run's arrivals at its rate, the first of them at time 0 when others were skipped."""
+    """The run's arrivals at its rate, the first of them at time 0 when others were skipped; some clients leave."""
+    found = _all_stay(run)
+    if not run.leaving:
+        return found
+    luck = random.Random(run.seed)
+    leaves = [(luck.random() < run.leaving, luck.uniform(0, LONGEST_PATIENCE_S)) for _ in found.arrivals]
+    arrivals = tuple(
+        dataclasses.replace(arrival, patience_ns=round(patience_s * 1e9)) if does else arrival
+        for arrival, (does, patience_s) in zip(found.arrivals, leaves, strict=True)
+    )
+    return dataclasses.replace(found, arrivals=arrivals)
+
+
+def _all_stay(run: Run) -> Workload:
     text = _arrivals_text(run.data, run.arrivals)
     found = parse_arrivals(text, run.arrivals, run.rate_scale, run.skip + run.requests)
     if not run.skip:

@@ -1,10 +1,13 @@
 """Views that an operator made on top of Helios's tables and views: a step that would break one says which.
 
-PostgreSQL refuses to drop what a view rests on; SQLite looks names up when a view is asked, so that nothing is in the
-way.
+PostgreSQL refuses to drop what a view rests on; SQLite looks names up when a view is asked, but for the
+moment when a column is dropped: see dropping_columns.
 """
 
 from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
 
 import sqlalchemy as sa
 
@@ -40,3 +43,16 @@ def refuse_operator_views(connection: sa.Connection, *made_anew: str, ours: tupl
 
 def _oids(names: tuple[str, ...]) -> str:
     return ", ".join(f"CAST('{name}' AS regclass)" for name in names)
+
+
+@contextlib.contextmanager
+def dropping_columns(connection: sa.Connection) -> Iterator[None]:
+    """Within it, SQLite drops a column that an operator's view names, which then says so when it is asked."""
+    if connection.dialect.name != "sqlite":
+        yield
+        return
+    connection.exec_driver_sql("PRAGMA legacy_alter_table=ON")
+    try:
+        yield
+    finally:
+        connection.exec_driver_sql("PRAGMA legacy_alter_table=OFF")

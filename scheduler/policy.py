@@ -213,9 +213,9 @@ COEFFICIENTS: tuple[Coefficient, ...] = (
     Coefficient(
         "acceptance_model",
         "What a new request's drafts are expected to survive, before its own are verified.",
-        "prefix: half at the first draft, half of that at each further one, until the request's own drafts or their "
-        "confidence say more; pooled: what verification found in all requests, so that deep drafts are offered from "
-        "the start where they pay, and none where they do not.",
+        "prefix: half at the first draft, half of that at each further one, moved by the confidence of all learned "
+        "drafts but by nothing that verification found; pooled: what verification found in all requests, so that deep "
+        "drafts are offered from the start where they pay, and none where they do not.",
         "name",
         "prefix",
         choices=ACCEPTANCE_MODELS,

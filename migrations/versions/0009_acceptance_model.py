@@ -17,7 +17,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from migrations.operator_views import refuse_operator_views
+from migrations.operator_views import dropping_columns, refuse_operator_views
 
 revision = "0009"
 down_revision = "0008"
@@ -96,7 +96,8 @@ def downgrade() -> None:
     _make_view(connection, with_model=False)
     for privilege, grantee, option in grants:
         connection.exec_driver_sql(f"GRANT {privilege} ON plan_timeline TO {grantee}{option}")
-    connection.exec_driver_sql("ALTER TABLE policy_versions DROP COLUMN acceptance_model")
+    with dropping_columns(connection):
+        connection.exec_driver_sql("ALTER TABLE policy_versions DROP COLUMN acceptance_model")
 
 
 def _make_view(connection: sa.Connection, *, with_model: bool) -> None:

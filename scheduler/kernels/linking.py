@@ -5,8 +5,8 @@ ten calls below a kernel is optimised ten times, which was most of the time that
 compiled by `linked_once`, its parts stay as they are and the kernel links them all. Calls that numba would have
 inlined are inlined then.
 
-This leans on three methods of numba's code library that are not public. If they are gone, kernels compile as numba
-does it: slower, to the same results.
+This leans on parts of numba's code library that are not public (`_NEEDED…`). Where a version of numba lacks one,
+kernels compile as numba does it: slower, to the same results.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from numba.core import codegen
 
 _parts: set[str] = set()
 _NEEDED = ("_linking_libraries", "_reload_init", "_final_module")
+_NEEDED_OF_CLASS = ("_finalize_final_module", "_verify_declare_only_symbols")
 
 
 def add_part(name: str) -> None:
@@ -30,7 +31,7 @@ def add_part(name: str) -> None:
 def linked_once() -> Iterator[None]:
     """Within it, compiling a kernel optimises the kernel and not its parts."""
     plain = getattr(codegen.JITCPUCodegen, "_library_class", None)
-    if plain is not codegen.JITCodeLibrary:
+    if plain is not codegen.JITCodeLibrary or not all(hasattr(plain, name) for name in _NEEDED_OF_CLASS):
         yield
         return
     codegen.JITCPUCodegen._library_class = _KernelLibrary

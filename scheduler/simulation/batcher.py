@@ -66,6 +66,9 @@ class Batcher(Protocol):
 
     def published_output(self, handle: RequestHandle, fence: int, /) -> None: ...
 
+    def cancel(self, handle: RequestHandle, /) -> None:
+        """The client has left. No frame in flight serves the request, and all of its output was published."""
+
 
 class DurationSource(Protocol):
     """How long a step really takes."""

@@ -11,6 +11,7 @@ when the host has submitted the next step, or one host cost after the completion
 from __future__ import annotations
 
 import dataclasses
+import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -128,6 +129,7 @@ class _Machine:
         self._result = SimulationResult(first_arrival_ns=min((a.time_ns or 0 for a in workload.arrivals), default=0))
         self._by_slot: dict[int, Live] = {}
         self._residents = 0
+        self._leaving: list[tuple[int, int, Live]] = []  # when, index, who: clients that will not wait
         self._retiring: set[int] = set()  # slots of answers that have ended, whose state is still to be kept
         self._in_flight: deque[_Frame] = deque()
         self._unpublished: _Unpublished | None = None
@@ -149,13 +151,14 @@ class _Machine:
             if in_flight and in_flight[0].end_ns <= self._now_ns:
                 self._publish(self._now_ns)
                 self._complete(in_flight.popleft())
+            self._let_go()
             self._admit()
             if len(in_flight) < self._settings.queue_depth and (self._residents or self._retiring):
                 plan = self._batcher.plan()
                 if plan is not None:
                     self._submit(plan)
                     if not result.plans % PROGRESS_PLANS:
-                        progress(len(result.outcomes) + result.refused, self._total)
+                        progress(result.over, self._total)
                         clock(self._now_ns)
                     continue
             if self._unpublished is not None:
@@ -164,7 +167,7 @@ class _Machine:
                     continue
             if not self._wait():
                 break
-        progress(len(result.outcomes) + result.refused, self._total)
+        progress(result.over, self._total)
         self._note_open()
         self._launches.write(result)
         result.offered_tokens, result.accepted_tokens = self._execution.offered_tokens, self._execution.accepted_tokens
@@ -189,6 +192,27 @@ class _Machine:
             self._now_ns = to_ns
             self._batcher.advance_to(to_ns)
 
+    def _let_go(self) -> None:
+        """Cancels whose client has left by now; while a step in flight serves it, that waits for the step's end."""
+        leaving = self._leaving
+        while leaving and leaving[0][0] <= self._now_ns:
+            index, live = leaving[0][1:]
+            if any(live in frame.step.lives for frame in self._in_flight):
+                return
+            heapq.heappop(leaving)
+            if not live.output_left:
+                continue
+            self._publish(self._now_ns)
+            self._batcher.cancel(live.handle)
+            del self._by_slot[live.handle.slot]
+            self._residents -= 1
+            self._may_admit = True
+            self._left(index)
+
+    def _left(self, index: int) -> None:
+        self._result.left += 1
+        self._queue.ended(index, self._now_ns)
+
     def _admit(self) -> None:
         """Takes in who has arrived, in order, while there are slots."""
         queue = self._queue
@@ -202,6 +226,10 @@ class _Machine:
                     queue.waiting.append((arrival, arrived_ns))
         while queue.waiting and self._may_admit:
             arrival, arrived_ns = queue.waiting[0]
+            if arrival.patience_ns is not None and arrived_ns + arrival.patience_ns <= self._now_ns:
+                queue.waiting.popleft()
+                self._left(arrival.index)
+                continue
             try:
                 self._take_in(arrival, arrived_ns)
             except SlotsFull:
@@ -220,7 +248,9 @@ class _Machine:
             arrival.index, arrival.client, arrival.prompt_tokens, arrived_ns, cached, admitted_ns=self._now_ns
         )
         self._result.truncated += length < arrival.output_tokens
-        self._by_slot[handle.slot] = self._execution.open(arrival, outcome, handle, length)
+        live = self._by_slot[handle.slot] = self._execution.open(arrival, outcome, handle, length)
+        if arrival.patience_ns is not None:
+            heapq.heappush(self._leaving, (arrived_ns + arrival.patience_ns, arrival.index, live))
         self._residents += 1
 
     def _spec(self, arrival: Arrival, most_output: int, waited_ns: int) -> RequestSpec:

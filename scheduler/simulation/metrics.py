@@ -56,7 +56,12 @@ def summary(result: SimulationResult, limits: Limits | None = None) -> dict[str,
     outcomes = result.outcomes
     per_token = [value for value in map(time_per_output_token_ms, outcomes) if value is not None]
     return {
-        "requests": {"finished": len(outcomes), "refused": result.refused, "truncated": result.truncated},
+        "requests": {
+            "finished": len(outcomes),
+            "refused": result.refused,
+            "truncated": result.truncated,
+            "left": result.left,
+        },
         "span_ms": span_ns / NS_PER_MS,
         "ttft_ms": percentiles([ttft_ms(outcome) for outcome in outcomes]),
         "gap_ms": percentiles(np.asarray(result.gaps_ns, dtype=np.float64) / NS_PER_MS),

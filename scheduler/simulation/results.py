@@ -46,6 +46,7 @@ class SimulationResult:
 
     `open`: those that had not ended when the run was stopped, with what they had; `waiting`: those without a slot then.
     `refused`: prompts that leave no room for an output token in the context. `truncated`: answers cut at the context.
+    `left`: requests whose client left before the answer was complete; else only steps and their tokens count them.
     `first_arrival_ns`, `end_ns`: the first arrival and the last visible output. `busy_ns`: device time of all steps.
     `computed_prompt_tokens`: prompt tokens of all steps.
     `kinds`, `shapes` and `reasons` count the same steps by graph kind, shape label and plan reason.
@@ -57,6 +58,7 @@ class SimulationResult:
     waiting: int = 0
     refused: int = 0
     truncated: int = 0
+    left: int = 0
     first_arrival_ns: int = 0
     end_ns: int = 0
     busy_ns: int = 0
@@ -68,6 +70,11 @@ class SimulationResult:
     kinds: dict[str, Tally] = dataclasses.field(default_factory=dict)
     shapes: dict[str, Tally] = dataclasses.field(default_factory=dict)
     reasons: dict[str, Tally] = dataclasses.field(default_factory=dict)
+
+    @property
+    def over(self) -> int:
+        """How many requests are over, in whatever way."""
+        return len(self.outcomes) + self.refused + self.left
 
     def gap_array(self) -> npt.NDArray[np.int64]:
         """`gaps_ns` as an array, which shares its memory."""

@@ -24,6 +24,7 @@ class Arrival:
     the turn before it has finished. `shared_prefix_tokens`: how many of the prompt's first tokens an earlier request
     had too, when nothing was ever forgotten. `prefix`: what the sharers have in common ("" when nothing is said).
     `blocks`: ids of the prompt's blocks of 512 tokens, in order; equal ids mean equal tokens up to that block's end.
+    `patience_ns`: when its client leaves, from its arrival on, if the answer is not complete by then; None: never.
     `spec`: how a real engine admitted this request, cached tokens and cuts included; it is admitted in the same way.
     """
 
@@ -37,6 +38,7 @@ class Arrival:
     session: str = ""
     think_ns: int = 0
     client: str = ""
+    patience_ns: int | None = None
     spec: RequestSpec | None = None
 
 
@@ -93,7 +95,12 @@ def _arrival(row: Row, index: int, rate_scale: float, follows: bool) -> Arrival:
         session=session,
         think_ns=round(row.number("think_s", maximum=LARGEST_S) * NS_PER_S) if row.text("think_s") else 0,
         client=row.text("client_id"),
+        patience_ns=_patience_ns(row),
     )
+
+
+def _patience_ns(row: Row) -> int | None:
+    return round(row.number("patience_s", maximum=LARGEST_S) * NS_PER_S) if row.text("patience_s") else None
 
 
 def _time_ns(row: Row, rate_scale: float) -> int:

@@ -40,5 +40,8 @@ class DeferredCommands(MutableMapping[str, click.Command]):
 
 @functools.cache
 def _imported(module: str, attribute: str) -> click.Command:
-    command: click.Command = getattr(importlib.import_module(f"service.cli.{module}"), attribute)
+    try:
+        command: click.Command = getattr(importlib.import_module(f"service.cli.{module}"), attribute)
+    except KeyError as error:  # Mapping.get would take it for a command that is not there
+        raise ImportError(f"service.cli.{module} cannot be imported: {error!r}") from error
     return command

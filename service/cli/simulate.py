@@ -53,7 +53,9 @@ def input_options(function: Function) -> Function:
     """What is simulated."""
     for option in reversed(
         (
-            click.option("--arrivals", type=FILE, help="CSV: time_s, prompt_tokens, output_tokens, ..."),
+            click.option(
+                "--arrivals", type=FILE, help="CSV: time_s, prompt_tokens, output_tokens; also patience_s, ..."
+            ),
             click.option("--catalog", type=FILE, help="CSV of measured graphs: kind, B, D, W, P, ..."),
             click.option("--acceptance", type=FILE, help="CSV with pos1, pos2, ... or fit_p1 and fit_q."),
             click.option("--acceptance-row", default="", metavar="WORDS", help="Take its first row with these words."),

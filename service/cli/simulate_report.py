@@ -115,7 +115,7 @@ def _single_figures(results: dict[str, Any]) -> list[tuple[str, str]]:
     requests, throughput, goodput = results["requests"], results["throughput"], results["goodput"]
     figures = [
         ("requests finished", f"{requests['finished']:,}"),
-        ("refused, truncated", f"{requests['refused']:,}, {requests['truncated']:,}"),
+        ("refused, truncated, left", f"{requests['refused']:,}, {requests['truncated']:,}, {requests['left']:,}"),
         ("simulated time, s", _number(results["span_ms"] / 1e3)),
         ("prompt tokens/s", _number(throughput["prompt_tokens_per_s"])),
         ("of these computed", _number(throughput["computed_prompt_tokens_per_s"])),

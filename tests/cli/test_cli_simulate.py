@@ -52,7 +52,7 @@ def test_the_json_has_inputs_and_figures_and_is_the_same_each_time(simulate, pol
     assert first.exit_code == 0, first.stderr
     assert first.stdout == second.stdout
     document = json.loads(first.stdout)
-    assert document["results"]["requests"] == {"finished": 3, "refused": 0, "truncated": 0}
+    assert document["results"]["requests"] == {"finished": 3, "refused": 0, "truncated": 0, "left": 0}
     assert document["inputs"]["arrivals"]["file"] == "arrivals.csv"
     assert document["results"]["throughput"]["output_tokens_per_s"] > 0
     assert "wall" not in first.stdout

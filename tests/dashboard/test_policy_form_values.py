@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dash
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.errors import RefusedInput
+from dashboard.pages.policy.callbacks import BUDGET_PROBLEM, _from_preset
 from dashboard.pages.policy.form import FURTHER_GROUPS, GROUPS
 from dashboard.pages.policy.outcome import draft_preview
 from dashboard.pages.policy.values import (
@@ -142,3 +144,11 @@ def test_entries_must_be_one_per_coefficient() -> None:
 def test_every_coefficient_stands_in_exactly_one_group_of_the_form() -> None:
     grouped = [name for *_, names in (*GROUPS, *FURTHER_GROUPS) for name in names]
     assert sorted(grouped) == sorted(COEFFICIENT_BY_NAME)
+
+
+def test_a_budget_s_preset_with_a_wrong_number_sets_what_a_budget_does_not():
+    names = ["decode_cadence", "token_budget", "prompt_wait_price"]
+    filled, problem = _from_preset(BUDGET, "12 tokens", names, typed=False)
+    assert (filled[0], filled[1], float(filled[2]), problem) == ("off", dash.no_update, 0.0, BUDGET_PROBLEM)
+    corrected, problem = _from_preset(BUDGET, "512", names, typed=True)
+    assert (corrected[0], corrected[1], corrected[2], problem) == (dash.no_update, "512", dash.no_update, None)

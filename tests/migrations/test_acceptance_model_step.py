@@ -44,6 +44,20 @@ def test_versions_from_before_are_prefix_and_the_view_is_the_same_but_for_its_en
     assert timeline(any_store) == (names, rows)
 
 
+def test_an_operators_view_of_the_column_does_not_stop_the_way_back_on_sqlite(sqlite_url):
+    engine = open_database(sqlite_url)
+    with write_transaction(engine) as connection:
+        connection.exec_driver_sql("CREATE VIEW mine AS SELECT version, acceptance_model FROM policy_versions")
+    downgrade(engine)
+    with write_transaction(engine) as connection:
+        assert connection.exec_driver_sql("PRAGMA legacy_alter_table").scalar_one() == 0
+        assert connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE name = 'mine'").all()
+    engine.dispose()
+    upgrade(sqlite_url)
+    with read_transaction(engine) as connection:
+        assert connection.exec_driver_sql("SELECT * FROM mine").all() == []
+
+
 def test_versions_called_interactive_from_before_have_their_values_and_no_preset_s_name(any_store, store_url):
     now = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
     with write_transaction(any_store) as connection:

@@ -50,6 +50,7 @@ class PromptsThenDecoders:
         self.specs: list[RequestSpec] = []
         self.unpublished: set[RequestHandle] = set()
         self.published: list[tuple[int, int, int]] = []
+        self.cancelled: list[int] = []
         self.now_ns = 0
 
     def advance_to(self, now_ns: int) -> None:
@@ -107,6 +108,14 @@ class PromptsThenDecoders:
     def published_output(self, handle: RequestHandle, fence: int) -> None:
         self.unpublished.remove(handle)
         self.published.append((handle.slot, fence, self.now_ns))
+
+    def cancel(self, handle: RequestHandle) -> None:
+        assert handle not in self.unpublished
+        assert all(lane.handle != handle for _, plan in self.in_flight for lane in plan.lanes)
+        self.cancelled.append(handle.slot)
+        self.prompts = [(other, spec) for other, spec in self.prompts if other != handle]
+        self.decoders = {name: other for name, other in self.decoders.items() if other != handle}
+        self.free.append(handle.slot)
 
 
 class Given:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -193,3 +194,22 @@ def test_the_deepest_draft_is_the_catalogs(catalog_csv, plain):
 def test_the_depth_of_a_tree_is_no_depth_of_a_chain():
     rounds = ["speculative,1,3,4,4,0,7", "speculative,1,7,16,16,0,9"]
     assert deepest_drafts(parse_catalog("\n".join([PLAIN, *rounds]), "c.csv")) == 3
+
+
+@pytest.mark.parametrize("policy", ["balanced", "interactive", "budget:256"])
+def test_clients_that_leave_take_nothing_with_them(workload, catalog_csv, policy):
+    """Everyone is over at the end, and who stayed gets every token; the same patience gives the same run."""
+    table = parse_catalog(catalog_csv, "test")
+    patience_ns = np.random.default_rng(5).integers(0, 3_000_000_000, len(workload.arrivals))
+    arrivals = tuple(
+        dataclasses.replace(arrival, patience_ns=int(patience)) if arrival.index % 2 else arrival
+        for arrival, patience in zip(workload.arrivals, patience_ns, strict=True)
+    )
+    leaving = dataclasses.replace(workload, arrivals=arrivals)
+    experiment = Experiment(policy_by_name(policy), SLOTS)
+    first, again = (experiment.run(leaving, table).result for _ in range(2))
+    stayed = {arrival.index: arrival.output_tokens for arrival in arrivals if arrival.patience_ns is None}
+    assert 0 < first.left < len(arrivals) / 2
+    assert first.over == len(arrivals)
+    assert {o.index: o.output_tokens for o in first.outcomes if o.index in stayed} == stayed
+    assert summary(first) == summary(again)

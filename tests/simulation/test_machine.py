@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from scheduler.shapes import Allocation, GraphKind, GraphShape
@@ -173,3 +175,31 @@ def test_progress_ends_with_everyone(prompts_then_decoders, given_ms):
 def test_a_machine_that_cannot_be_is_refused(changes):
     with pytest.raises(SimulationError):
         MachineSettings(**changes)
+
+
+def test_a_client_that_leaves_is_served_no_more_once_no_step_serves_it(prompts_then_decoders, given_ms):
+    batcher = prompts_then_decoders()
+    came = of_counts([(0, 30, 50), (0, 30, 3)])
+    leaves = dataclasses.replace(came.arrivals[0], patience_ns=24_000_000)
+    result = simulate(
+        batcher,
+        dataclasses.replace(came, arrivals=(leaves, came.arrivals[1])),
+        given_ms(prefill=10, decode=5),
+        settings(),
+    )
+    # both prompts are read by 20.75; a decode step serves both from then to 26.0, and the one that follows only one
+    assert batcher.cancelled == [0]
+    assert (result.left, [outcome.index for outcome in result.outcomes], result.over) == (1, [1], 2)
+    assert [len(records) for records in batcher.records] == [1, 1, 2, 1]
+
+
+def test_a_client_that_leaves_before_it_has_a_slot_is_never_taken_in(prompts_then_decoders, given_ms):
+    batcher = prompts_then_decoders(slots=1)
+    came = of_counts([(0, 30, 9), (0.001, 30, 3), (0.002, 30, 3)])
+    leaves = dataclasses.replace(came.arrivals[1], patience_ns=5_000_000)
+    arrivals = (came.arrivals[0], leaves, came.arrivals[2])
+    result = simulate(
+        batcher, dataclasses.replace(came, arrivals=arrivals), given_ms(prefill=10, decode=5), settings(request_slots=1)
+    )
+    assert (result.left, [outcome.index for outcome in result.outcomes]) == (1, [0, 2])
+    assert batcher.cancelled == []

@@ -128,7 +128,10 @@ def _from_preset(preset: object, budget: object, names: list[str], *, typed: boo
     offered = checks.choice("preset", preset, (*PRESETS, BUDGET))
     name = budget_preset(checks.text("budget", budget, MAX_ENTRY)) if offered == BUDGET else offered
     if name is None:
-        return [dash.no_update] * len(names), BUDGET_PROBLEM
+        # what a budget does not set is set now: when the number is put right, it alone is filled in
+        others = PolicyConfig.balanced().as_dict()
+        kept = [dash.no_update if typed or n == "token_budget" else show(others[n]) for n in names]
+        return kept, BUDGET_PROBLEM
     values = PolicyConfig.preset(name).as_dict()
     return [show(values[n]) if not typed or n == "token_budget" else dash.no_update for n in names], None
 

@@ -110,6 +110,10 @@ class BaselineBatcher:
     def published_output(self, handle: RequestHandle, fence: int) -> None:
         """The rules look at no publication."""
 
+    def cancel(self, handle: RequestHandle) -> None:
+        """The request is served no more and its slot is free."""
+        self._forget(handle)
+
     def _apply(self, record: CompletionRecord) -> None:
         handle = record.handle
         resident = self._prompts.get(handle)
@@ -121,8 +125,11 @@ class BaselineBatcher:
             resident = self._decoders[handle]
         resident.output_left -= len(record.emitted_tokens)
         if record.finished is not None or resident.output_left == 0:
-            (self._decoders if handle in self._decoders else self._prompts).pop(handle)
-            self._free.append(handle.slot)
+            self._forget(handle)
+
+    def _forget(self, handle: RequestHandle) -> None:
+        (self._decoders if handle in self._decoders else self._prompts).pop(handle)
+        self._free.append(handle.slot)
 
 
 def _decode_lane(resident: Resident, rows: int) -> BaselineLane:
