@@ -67,7 +67,7 @@ def test_a_checksum_over_nonsense_does_not_help_it(payload):
     refused(b"helios-scheduler" + zlib.crc32(payload).to_bytes(4, "big") + payload, "cannot be read")
 
 
-@pytest.mark.parametrize("changes", [{"version": 2}, {"version": 0}, {"layout": "0123456789abcdef"}])
+@pytest.mark.parametrize("changes", [{"version": 3}, {"version": 0}, {"layout": "0123456789abcdef"}])
 def test_another_version_is_named_even_when_its_contents_are_unknown(saved, changes):
     contents = opened(saved) | changes
     refused(sealed(contents), "this program reads version 2")
