@@ -107,7 +107,7 @@ def test_a_version_can_be_applied_twice_after_the_same_fence(any_store):
 
 
 LATER_COLUMNS = ("prompt_rows", "prompt_wait_relief", "decode_late_relief")
-LATER_COEFFICIENTS = tuple(COEFFICIENT_BY_NAME)[-6:]
+LATER_COEFFICIENTS = tuple(COEFFICIENT_BY_NAME)[-7:]
 
 
 def test_the_view_has_the_columns_of_plans_the_gap_the_policy_and_the_shape_and_then_what_came_later(any_store):

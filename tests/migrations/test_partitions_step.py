@@ -46,7 +46,7 @@ def spread(engine, days):
             connection.execute(plans.update().where(*this).values(committed_at=later))
 
 
-LATER = (*tuple(COEFFICIENT_BY_NAME)[-6:], "prompt_rows", "prompt_wait_relief", "decode_late_relief")
+LATER = (*tuple(COEFFICIENT_BY_NAME)[-7:], "prompt_rows", "prompt_wait_relief", "decode_late_relief")
 """Columns of a step behind the one that is tested here."""
 
 

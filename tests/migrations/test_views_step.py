@@ -10,7 +10,7 @@ from scheduler.policy import COEFFICIENT_BY_NAME
 from service.store.database import migration_config, read_transaction, upgrade, write_transaction
 from service.store.tables import metadata
 
-LATER = (*tuple(COEFFICIENT_BY_NAME)[-6:], "prompt_rows", "prompt_wait_relief", "decode_late_relief")
+LATER = (*tuple(COEFFICIENT_BY_NAME)[-7:], "prompt_rows", "prompt_wait_relief", "decode_late_relief")
 """Columns of a step behind the one that is tested here."""
 VIEWS = {"device_histogram", "graph_observations", "plan_timeline", "request_timeline", "shape_minutes"}
 
