@@ -18,7 +18,8 @@ def main() -> None:
         return
     with subprocess.Popen([sys.executable, "-c", _BESIDE]) as beside:
         load_module("plan")
-        beside.wait()
+        if beside.wait():
+            print("the second process failed; its kernels are compiled now", file=sys.stderr)
     load_kernels()
 
 

@@ -5,8 +5,8 @@ ten calls below a kernel is optimised ten times, which was most of the time that
 compiled by `linked_once`, its parts stay as they are and the kernel links them all. Calls that numba would have
 inlined are inlined then.
 
-This leans on parts of numba's code library that are not public (`_NEEDED…`). Where a version of numba lacks one,
-kernels compile as numba does it: slower, to the same results.
+This leans on parts of numba's code library that are not public (`_NEEDED`, `_NEEDED_OF_CLASS`). Where a version of
+numba lacks one, kernels compile as numba does it: slower, to the same results.
 """
 
 from __future__ import annotations

@@ -122,8 +122,9 @@ def test_a_trial_that_holds_stays_and_one_that_breaks_its_limit_is_taken_back(pa
     with load(helios):
         on_trial(page, helios, "token_fairness:18", "0.1", "60 s")
         expect(page.locator("#guard-panel")).to_contain_text("Version 3 is on trial")
-        expect(page.locator("#guard-panel tbody")).to_contain_text("holds")
         expect(page.locator("#policy-trials")).to_contain_text("Version 3: held to the end, and stays", timeout=60_000)
+        page.get_by_text("Version 3: held to the end").click()
+        expect(page.locator("#trial-3 tbody")).to_contain_text("holds")
         expect(page.locator("#policy-version")).to_contain_text("Version 3 is in force")
         on_trial(page, helios, "token_fairness:40", "1", "0.5 ms")
         expect(page.locator("#policy-trials")).to_contain_text("Version 4: taken back", timeout=60_000)

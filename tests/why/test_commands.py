@@ -237,7 +237,7 @@ def test_a_bundle_is_explained_and_audited_without_the_store(copy, tmp_path):
 def test_a_bundle_of_a_version_with_fewer_preferences_is_read_with_those_off(copy, tmp_path):
     out, older = tmp_path / "bug.zip", tmp_path / "older.zip"
     helios("bundle", "--around", f"{RUN}/40", "--out", out, "--fences", 2, "--database", copy)
-    later = {"prompt_rows", "prompt_wait_relief", "decode_late_relief", *[c.name for c in COEFFICIENTS[-6:]]}
+    later = {"prompt_rows", "prompt_wait_relief", "decode_late_relief", *[c.name for c in COEFFICIENTS[-7:]]}
     with zipfile.ZipFile(out) as bundle, zipfile.ZipFile(older, "w") as made:
         for name in bundle.namelist():
             data = bundle.read(name)

@@ -77,6 +77,14 @@ def test_bars_of_cadence_are_lifted_where_pages_leave_nothing_else(free_pages, b
     assert trace.scheduler.plan().shape == decode(batch)
 
 
+def test_a_graph_that_prepares_a_state_has_no_token_budget():
+    trace = answering((*DECODES, *PREFILLS, *MIXED, state_graph(GraphKind.VISION)), PolicyConfig(token_budget=200))
+    trace.admit("picture", prompt=300, output=1, images=(ImageSpan(100, 150),))
+    reasons = {plan.shape.kind: plan.reason for plan in steps_until(trace, "picture", 200)}
+    assert reasons.pop(GraphKind.VISION) is Reason.ORDINARY
+    assert set(reasons.values()) == {Reason.TOKEN_BUDGET}
+
+
 def test_a_token_budget_is_kept_and_reads_prompts_in_the_order_of_their_arrival():
     budget = 200
     trace = answering((*DECODES, *PREFILLS, *MIXED), PolicyConfig(token_budget=budget))
